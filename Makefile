@@ -1,0 +1,56 @@
+# Nodesmith: `make run`, `make test`, `make demo`. Everything else is a part of those three.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+SOURCES := domain contracts runtime gallery store bus services activities workflows workers api agent stack cli
+HOME_DIR ?= .nodesmith
+
+.PHONY: help setup run demo test quick lint types imports unit lock format clean
+
+help:  ## what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP)  ## virtual environment from the hash-pinned lock, and nothing else
+
+$(STAMP): requirements.lock requirements-uv.lock pyproject.toml tools/python tools/setup
+	@tools/setup $(VENV)
+	@touch $@
+
+run: setup  ## the whole system on this machine, until Ctrl-C
+	@exec $(BIN)/nodesmith up --home $(HOME_DIR)
+
+demo: setup  ## kill it and watch: the tour of the README, about a minute and a half
+	@exec $(BIN)/nodesmith demo
+
+test: setup lint types imports  ## lint, types, import contracts, all tests
+	$(BIN)/pytest
+
+quick: setup lint types imports unit  ## what runs in under a minute: static checks and unit tests
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+imports: setup
+	$(BIN)/lint-imports
+
+unit: setup
+	$(BIN)/pytest tests/domain tests/contracts tests/gallery tests/test_architecture.py -q
+
+format: setup  ## rewrite the sources as ruff likes them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: setup  ## resolve the dependencies anew
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --only-binary :all: --all-extras --upgrade -q pyproject.toml -o requirements.lock
+
+clean:  ## remove the virtual environment and the local state of a stopped `make run`
+	rm -rf $(VENV) $(HOME_DIR)

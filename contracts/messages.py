@@ -1,0 +1,250 @@
+"""NATS messages. Protocol 1 is LocalAI's, field for field; protocol 2 adds fields that a LocalAI worker ignores."""
+
+from datetime import datetime
+from enum import auto
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from domain.operation import Kind, Phase, Reason
+from domain.wire import WireEnum
+
+
+class Message(BaseModel):
+    """What goes over the bus: unknown fields are ignored, so either side may be newer."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    def encode(self) -> bytes:
+        """Leave out what is not set: LocalAI's workers read absent and empty alike."""
+        return self.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Self:
+        """Raise `ValueError` on anything that is not this message."""
+        return cls.model_validate_json(payload)
+
+
+class Installed(Message):
+    """One backend as it lies on a node's disk; the entries of `backend.list`."""
+
+    name: str = ""
+    is_system: bool = False
+    is_meta: bool = False
+    installed_at: datetime | None = None
+    gallery_url: str = ""
+    version: str = ""
+    uri: str = ""
+    digest: str = ""
+    # protocol 2
+    family: str = ""
+    previous_version: str = ""
+    previous_digest: str = ""
+
+
+class BackendList(Message):
+    """Reply to `backend.list`. LocalAI sends null for an empty list."""
+
+    backends: list[Installed] = Field(default_factory=list)
+    error: str = ""
+
+    @field_validator("backends", mode="before")
+    @classmethod
+    def _null_is_empty(cls, value: object) -> object:
+        return value or []
+
+
+class Command(Message):
+    """`backend.install`, `.upgrade` and `.delete`: do this to a backend. `kind` tells protocol 2 what is meant."""
+
+    backend: str = ""
+    model_id: str = ""
+    backend_galleries: str = ""
+    uri: str = ""
+    name: str = ""
+    alias: str = ""
+    replica_index: int = 0
+    force: bool = False
+    op_id: str = ""
+    # protocol 2
+    kind: Kind = Kind.UNKNOWN
+    family: str = ""
+    fence: int = 0
+    version: str = ""
+    sha256: str = ""
+    size: int = 0
+
+
+class Answer(WireEnum):
+    """What a protocol-2 node says to a command, within 5 s."""
+
+    ACCEPTED = auto()
+    """new work, begun"""
+    ATTACHED = auto()
+    """that work is going on already; its outcome will be published"""
+    ENDED = auto()
+    """that work is over; `outcome` repeats how"""
+    STALE = auto()
+    """a newer fence has been seen: the sender is out of date"""
+    BUSY = auto()
+    """another operation holds this backend: `busy_op_id`"""
+    REFUSED = auto()
+    """never: cancelled before, or not understood; `reason` and `error` say why"""
+    UNKNOWN = auto()
+
+
+class Result(WireEnum):
+    SUCCEEDED = auto()
+    FAILED = auto()
+    CANCELLED = auto()
+    INTERRUPTED = auto()
+    """the agent died in the middle and resumes nothing by itself: send again"""
+    UNKNOWN = auto()
+
+
+class Outcome(Message):
+    """How an operation ended on its node; published on `...<op>.outcome` and kept in the node's journal."""
+
+    op_id: str
+    node_id: str = ""
+    backend: str = ""
+    family: str = ""
+    fence: int = 0
+    result: Result = Result.UNKNOWN
+    reason: Reason | None = None
+    error: str = ""
+    retry_after_s: float | None = None
+    """set when the source asked for it (429, 503)"""
+    changed: bool = False
+    """false: what was asked for was there already"""
+    before: Installed | None = None
+    after: Installed | None = None
+    bytes_fetched: int = 0
+    bytes_reused: int = 0
+    """taken from a partial download instead of the source"""
+
+
+class CommandReply(Message):
+    """Reply to a command. Protocol 1 fills the first three and sends it at the end; protocol 2 answers at once."""
+
+    success: bool = False
+    address: str = ""
+    error: str = ""
+    stopped_process_keys: list[str] = Field(default_factory=list)
+    reports_stopped_processes: bool = False
+    # protocol 2
+    op_id: str = ""
+    answer: Answer = Answer.UNKNOWN
+    busy_op_id: str = ""
+    reason: Reason | None = None
+    outcome: Outcome | None = None
+
+
+class Progress(Message):
+    """A gauge: safe to lose, never used for a decision. `current` and `total` are LocalAI's human sizes."""
+
+    op_id: str
+    node_id: str = ""
+    backend: str = ""
+    file_name: str = ""
+    current: str = ""
+    total: str = ""
+    percentage: float = 0.0
+    phase: Phase = Phase.UNKNOWN
+    # protocol 2
+    family: str = ""
+    fence: int = 0
+    seq: int = 0
+    """rises within one fence: readers drop what is not newer"""
+    bytes_done: int = 0
+    bytes_total: int = 0
+    rate: float = 0.0
+    """bytes a second, over the last few seconds"""
+    eta_s: float | None = None
+
+    def encode(self) -> bytes:
+        """`percentage` is always there: LocalAI's readers rely on it."""
+        return self.model_dump_json(exclude_none=True).encode()
+
+
+class OpQuestion(Message):
+    """`backend.op`: what do you know of this operation?"""
+
+    op_id: str
+
+
+class OpStanding(WireEnum):
+    RUNNING = auto()
+    ENDED = auto()
+    INTERRUPTED = auto()
+    UNKNOWN = auto()
+    """never heard of it: send the command again"""
+
+
+class OpReply(Message):
+    op_id: str
+    standing: OpStanding = OpStanding.UNKNOWN
+    fence: int = 0
+    progress: Progress | None = None
+    outcome: Outcome | None = None
+
+
+class CancelMode(WireEnum):
+    DISCARD = auto()
+    """throw partial downloads away"""
+    KEEP = auto()
+    """keep them for the next operation"""
+    UNKNOWN = auto()
+
+
+class CancelCommand(Message):
+    """`backend.cancel`: stop this operation and never touch the node for it again."""
+
+    op_id: str
+    family: str = ""
+    mode: CancelMode = CancelMode.DISCARD
+
+
+class CancelAnswer(WireEnum):
+    STOPPED = auto()
+    """the tombstone is on disk and nothing runs: this operation never changes the node again"""
+    TOO_LATE = auto()
+    """it ended before the cancel came; `outcome` says how"""
+    UNKNOWN = auto()
+
+
+class CancelReply(Message):
+    op_id: str
+    answer: CancelAnswer = CancelAnswer.UNKNOWN
+    stopped_after_s: float = 0.0
+    """from the arrival of the cancel to the last byte written"""
+    bytes_done: int = 0
+    outcome: Outcome | None = None
+    error: str = ""
+
+
+class Resources(Message):
+    """What a node has; 0 = none, None = not known. Field names are LocalAI's."""
+
+    total_vram: int | None = None
+    available_vram: int | None = None
+    total_ram: int | None = None
+    available_ram: int | None = None
+    total_disk: int | None = None
+    available_disk: int | None = None
+    gpu_vendor: str | None = None
+    gpu_compute_capability: str | None = None
+    capability: str | None = None
+
+
+class Heartbeat(Message):
+    """Over NATS, the link that carries commands: a dead link cannot look healthy."""
+
+    node_id: str
+    boot_id: str = ""
+    seq: int = 0
+    open_ops: list[str] = Field(default_factory=list)
+    resources: Resources = Field(default_factory=Resources)
+
+    def encode(self) -> bytes:
+        return self.model_dump_json(exclude_none=True).encode()

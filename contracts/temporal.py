@@ -1,0 +1,265 @@
+"""Temporal names and inputs: queues, ids, search attributes, and one frozen type per call. Fields are only added."""
+
+from datetime import datetime, timedelta
+
+from pydantic import BaseModel, ConfigDict, Field
+from temporalio.common import SearchAttributeKey
+
+from contracts.messages import CancelMode, Installed, Outcome
+from domain.node import Protocol
+from domain.operation import BACK_OFF_CAP, BACK_OFF_FIRST, Kind, Phase, Reason, State
+
+CONTROL_QUEUE = "nodesmith"
+"""workflows and short activities: a cancel never queues behind an install"""
+NODE_QUEUE = "nodesmith-node"
+"""only `run_on_node`, which holds its slot for as long as a node works"""
+
+BACKEND_OPERATION = "BackendOperation"
+FLEET_MONITOR = "FleetMonitor"
+FLEET_MONITOR_ID = "fleet-monitor"
+
+NODE = SearchAttributeKey.for_keyword("NodesmithNode")
+BACKEND = SearchAttributeKey.for_keyword("NodesmithBackend")
+KIND = SearchAttributeKey.for_keyword("NodesmithKind")
+STATE = SearchAttributeKey.for_keyword("NodesmithState")
+BATCH = SearchAttributeKey.for_keyword("NodesmithBatch")
+SEARCH_ATTRIBUTES = (NODE, BACKEND, KIND, STATE, BATCH)
+
+MEMO_OP_ID = "op_id"
+MEMO_INTENT = "intent"
+
+
+def operation_workflow_id(node_id: str, family: str) -> str:
+    """The lock: Temporal admits one open run per id."""
+    return f"backend:{node_id}:{family}"  # backend:{node_id}:{family}
+
+
+class Payload(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Policy(Payload):
+    """Every timeout and limit of an operation, by name. Settings fill it at admission; tests shorten it."""
+
+    wait_for_node: timedelta | None = timedelta(days=7)
+    """before the first dispatch; None = for ever"""
+    lost_after: timedelta = timedelta(hours=24)
+    """a node that went away with work on it"""
+    deadline: timedelta = timedelta(hours=24)
+    """time on the node, all attempts together"""
+    request_timeout: timedelta = timedelta(minutes=15)
+    """then the slot is given back and the operation is still_installing"""
+    accept_timeout: timedelta = timedelta(seconds=5)
+    silence: timedelta = timedelta(seconds=10)
+    """without a word from the node: ask it"""
+    heartbeat_timeout: timedelta = timedelta(seconds=20)
+    node_poll: timedelta = timedelta(seconds=60)
+    """look for an absent node although nobody said it was back"""
+    back_off_first: timedelta = BACK_OFF_FIRST
+    back_off_cap: timedelta = BACK_OFF_CAP
+    max_attempts: int = 10
+    source_retry: timedelta = timedelta(seconds=60)
+    """a source that is down and names no Retry-After"""
+
+
+class Wanted(Payload):
+    """What is asked of a node; everything a retry needs."""
+
+    kind: Kind = Kind.INSTALL
+    backend: str
+    """the name as asked, without the gallery's prefix"""
+    family: str
+    version: str = ""
+    uri: str = ""
+    sha256: str = ""
+    size: int = 0
+    name: str = ""
+    alias: str = ""
+    force: bool = False
+
+
+class OperationRequest(Payload):
+    """An admitted operation: identity, target, intent, and who asked for it."""
+
+    op_id: str
+    node_id: str
+    node_name: str
+    protocol: Protocol = Protocol.NODESMITH
+    wanted: Wanted
+    requested_by: str = ""
+    note: str = ""
+    """the person's own reason, as typed"""
+    batch_id: str | None = None
+    retry_of: str | None = None
+    created_at: datetime
+
+
+class Carried(Payload):
+    """What one run hands to the next when its history gets long."""
+
+    state: State
+    seq: int
+    failures: int = 0
+    dispatched_at: datetime | None = None
+    reason: Reason | None = None
+    detail: str = ""
+
+
+class OperationInput(Payload):
+    request: OperationRequest
+    policy: Policy = Policy()
+    carried: Carried | None = None
+
+
+class OperationResult(Payload):
+    """What the run returns; the Temporal Web UI shows it."""
+
+    op_id: str
+    state: State
+    detail: str = ""
+    before: Installed | None = None
+    after: Installed | None = None
+
+
+# signals and query of BackendOperation ------------------------------------------------------------------------
+
+SIGNAL_CANCEL = "cancel"
+SIGNAL_NODE_BACK = "node_back"
+SIGNAL_OUTCOME = "outcome"
+SIGNAL_PHASE = "phase"
+QUERY_STATUS = "status"
+
+
+class CancelRequest(Payload):
+    """Signal `cancel`; one for another op_id is dropped."""
+
+    op_id: str
+    by: str = ""
+    why: Reason = Reason.REQUESTED
+    detail: str = ""
+    mode: CancelMode = CancelMode.DISCARD
+    force: bool = False
+    """end without the node's word; a new inventory tells what is there"""
+
+
+class NodeBack(Payload):
+    """Signal `node_back`: the node is heard again."""
+
+    node_id: str
+
+
+class OutcomeReport(Payload):
+    """Signal `outcome`: a node's report that arrived while nobody was attached."""
+
+    outcome: Outcome
+
+
+class PhaseReport(Payload):
+    """Signal `phase`: at most one in 10 s, for the query and the Web UI."""
+
+    op_id: str
+    phase: Phase
+
+
+class Status(Payload):
+    """Answer to the query `status`."""
+
+    op_id: str
+    state: State
+    reason: Reason | None = None
+    detail: str = ""
+    until: datetime | None = None
+    phase: Phase | None = None
+    attempt: int = 0
+    dispatched: bool = False
+
+
+# activities ---------------------------------------------------------------------------------------------------
+
+RUN_ON_NODE = "run_on_node"
+CANCEL_ON_NODE = "cancel_on_node"
+RECORD = "record"
+WATCH_FLEET = "watch_fleet"
+
+
+class NodeTask(Payload):
+    """Input of `run_on_node`; the fence is the activity's scheduled time."""
+
+    request: OperationRequest
+    policy: Policy
+
+
+class NodeWord(Payload):
+    """What came of `run_on_node`: what the node said, or that it said nothing. Nothing is guessed."""
+
+    outcome: Outcome | None = None
+    """the node's own report: the only way to succeed or fail"""
+    away: bool = False
+    """nobody answers at the node"""
+    accepted: bool = False
+    """the node has begun (also when we then lost sight of it)"""
+    refused: str = ""
+    busy_op_id: str = ""
+    stale: bool = False
+    """a later run speaks for this operation"""
+
+
+class CancelOrder(Payload):
+    """Input of `cancel_on_node`."""
+
+    node_id: str
+    node_name: str
+    protocol: Protocol
+    op_id: str
+    family: str
+    mode: CancelMode = CancelMode.DISCARD
+
+
+class CancelWord(Payload):
+    """What the node said to a cancel."""
+
+    stopped: bool = False
+    stopped_after_s: float = 0.0
+    outcome: Outcome | None = None
+    """set when the cancel came too late"""
+    away: bool = False
+    cannot: bool = False
+    """a LocalAI worker: it cannot be interrupted"""
+
+
+class Projection(Payload):
+    """One transition, whole: the row of the operation and the event that goes with it."""
+
+    request: OperationRequest
+    workflow_id: str
+    run_id: str = ""
+    at: datetime
+    seq: int
+    state: State
+    reason: Reason | None = None
+    detail: str = ""
+    until: datetime | None = None
+    attempt: int = 0
+    dispatched_at: datetime | None = None
+    ended_at: datetime | None = None
+    outcome: Outcome | None = None
+    cancelled_by: str = ""
+
+
+class Run(Payload):
+    """A run as Temporal describes it, without asking a worker."""
+
+    workflow_id: str
+    run_id: str
+    is_open: bool
+    op_id: str = ""
+    intent: str = ""
+
+
+class FleetWatch(Payload):
+    """Input of `watch_fleet` and of the workflow around it."""
+
+    tick: timedelta = timedelta(seconds=15)
+    heartbeat_timeout: timedelta = timedelta(seconds=30)
+    rest: timedelta = Field(default=timedelta(hours=1))
+    """how long one activity runs before the workflow continues as new"""

@@ -1,0 +1,112 @@
+"""The table of words: for each code a sentence and a remedy. API, CLI and console say the same thing."""
+
+from dataclasses import dataclass
+
+from domain.operation import Phase, Reason, State
+
+
+@dataclass(frozen=True)
+class Words:
+    sentence: str
+    remedy: str = ""
+
+
+REASONS: dict[Reason, Words] = {
+    Reason.NODE_AWAY: Words("the node does not answer", "It goes on by itself when the node is back."),
+    Reason.BACK_OFF: Words("the last attempt failed; the next one follows", "Wait, or cancel the operation."),
+    Reason.NODE_BUSY: Words("the node works on another operation of this backend", "It goes on by itself."),
+    Reason.SOURCE_DOWN: Words("the source of the artifact does not deliver", "Check the source; it is asked again."),
+    Reason.HELD: Words("held by an operator", "Release the hold."),
+    Reason.DOWNLOAD_FAILED: Words("the download failed", "Check that the node reaches the source, then retry."),
+    Reason.INTERRUPTED: Words("the agent was restarted in the middle", "Retry."),
+    Reason.NODE_ERROR: Words("the node reported an error", "Read the error and the agent's log, then retry."),
+    Reason.BAD_DIGEST: Words(
+        "the artifact is not the one that was asked for (sha256 differs)",
+        "Compare the digest in the gallery with the file at the source; nothing was installed.",
+    ),
+    Reason.BAD_ARCHIVE: Words("the archive is damaged or cut off", "Build or upload the archive again."),
+    Reason.ARCHIVE_ESCAPES: Words(
+        "the archive has a member that would leave its folder",
+        "Do not trust this archive; build it again without absolute paths, `..` or links that lead out.",
+    ),
+    Reason.NO_SUCH_BACKEND: Words("there is no such backend", "`nodesmith backends ls` lists what there is."),
+    Reason.NO_DISK: Words("not enough disk space on the node", "Free space on the node, then retry."),
+    Reason.UNSUPPORTED_PLATFORM: Words("no build of this backend fits the node", "Choose another backend or node."),
+    Reason.REFUSED_BY_NODE: Words("the node refused", "Read its message; retry starts a new operation."),
+    Reason.DEADLINE: Words("it took longer than its deadline", "Look at the node, then retry with a longer deadline."),
+    Reason.LOST_NODE: Words(
+        "the node went away with work on it and did not come back", "Bring the node back, then retry."
+    ),
+    Reason.ENDED_OUTSIDE: Words(
+        "ended outside Nodesmith (terminated or deleted in Temporal)", "Retry if it is still wanted."
+    ),
+    Reason.REQUESTED: Words("cancelled by request"),
+    Reason.SUPERSEDED: Words("replaced by a newer request"),
+    Reason.NODE_DRAINED: Words("node drained", "Resume the node, then retry."),
+    Reason.NODE_REMOVED: Words("node removed"),
+    Reason.FORCED: Words("ended by force, without the node's word", "Look at the node's inventory."),
+    Reason.NODE_NEVER_CAME: Words("the node did not come in time", "Bring the node back, then retry."),
+    Reason.ATTEMPTS_EXHAUSTED: Words("all attempts failed", "Mend the cause named by the last error, then retry."),
+    Reason.UNKNOWN: Words("for a reason this version does not know", "Upgrade this client."),
+}
+
+STATES: dict[State, Words] = {
+    State.QUEUED: Words("accepted; no worker has picked it up yet"),
+    State.WAITING: Words("waiting"),
+    State.RUNNING: Words("running on the node"),
+    State.STILL_INSTALLING: Words("still installing: the node goes on, we attach to it again"),
+    State.CANCELLING: Words("cancelling: the node has not been told yet"),
+    State.SUCCEEDED: Words("succeeded"),
+    State.FAILED: Words("failed"),
+    State.CANCELLED: Words("cancelled"),
+    State.EXPIRED: Words("expired"),
+    State.DEAD_LETTER: Words("gave up"),
+    State.UNKNOWN: Words("in a state this version does not know"),
+}
+
+ERRORS: dict[str, Words] = {
+    "internal": Words("Something went wrong in Nodesmith.", "Look into the logs of the api process."),
+    "invalid_request": Words("The request cannot be understood.", "Correct the field that is named."),
+    "not_signed_in": Words("A valid token is needed.", "Send `Authorization: Bearer <token>`."),
+    "not_allowed": Words("This credential may not do that.", "Use a credential with the right role."),
+    "unknown_node": Words("There is no such node.", "`nodesmith nodes ls` lists the nodes."),
+    "unknown_operation": Words("There is no such operation.", "`nodesmith ops ls` lists the operations."),
+    "unknown_backend": Words("No gallery has that backend.", "`nodesmith backends ls` lists what there is."),
+    "node_pending": Words("The node waits for approval.", "`nodesmith nodes approve NODE`, then ask again."),
+    "node_not_for_backends": Words("The node runs no backends.", "Choose a node of type backend."),
+    "node_drained": Words("The node is drained.", "Resume it, or ask with on_drained=true."),
+    "name_taken": Words("Another machine holds that node name.", "Choose another name, or reset the credential."),
+    "operation_conflict": Words(
+        "Another operation holds this backend on this node.", "Wait for it, or cancel it: `nodesmith ops cancel ID`."
+    ),
+    "operation_ended": Words("The operation has ended already.", "`nodesmith ops show ID` tells how."),
+    "not_cancellable": Words("This operation cannot be cancelled any more.", "Wait for it to end."),
+    "illegal_transition": Words("The operation cannot go from that state to the other."),
+    "node_away": Words("Nobody answers at the node.", "Start its agent, or look at its network."),
+    "no_answer": Words("The node did not answer in time; it may have done it.", "Ask again."),
+    "unavailable": Words("A server that this request needs does not answer.", "Try again; `/readyz` says which."),
+}
+
+LOCALAI_TASK_TYPES = {
+    "install": "Installation",
+    "upgrade": "Installation",
+    "rollback": "Installation",
+    "remove": "deletion",
+}
+LOCALAI_OUTCOMES = {
+    State.SUCCEEDED: "completed",
+    State.CANCELLED: "cancelled",
+    State.FAILED: "failed",
+    State.EXPIRED: "failed",
+    State.DEAD_LETTER: "failed",
+}
+
+
+def tell(state: State, reason: Reason | None, detail: str = "", phase: Phase | None = None) -> str:
+    """One line for a person: what the operation does, and why."""
+    words = STATES[state].sentence
+    if phase is not None and state is State.RUNNING:
+        words = f"{phase} on the node"
+    if reason is not None:
+        words = f"{words}: {REASONS[reason].sentence}"
+    return f"{words} ({detail})" if detail else words

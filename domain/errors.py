@@ -1,0 +1,124 @@
+"""One root for everything Nodesmith refuses or cannot do; the docstring of a class is its default message."""
+
+
+class NodesmithError(Exception):
+    """Something went wrong in Nodesmith."""
+
+    code = "internal"
+
+    def __init__(self, message: str = "", **facts: object) -> None:
+        self.message = message or (type(self).__doc__ or "").strip()
+        self.facts = facts
+        super().__init__(self.message)
+
+
+class InvalidRequest(NodesmithError):
+    """The request cannot be understood."""
+
+    code = "invalid_request"
+
+
+class NotSignedIn(NodesmithError):
+    """A valid token is needed."""
+
+    code = "not_signed_in"
+
+
+class NotAllowed(NodesmithError):
+    """This credential may not do that."""
+
+    code = "not_allowed"
+
+
+class UnknownNode(NodesmithError):
+    """There is no such node."""
+
+    code = "unknown_node"
+
+
+class UnknownOperation(NodesmithError):
+    """There is no such operation."""
+
+    code = "unknown_operation"
+
+
+class UnknownBackend(NodesmithError):
+    """No gallery has that backend."""
+
+    code = "unknown_backend"
+
+
+class NodeNotApproved(NodesmithError):
+    """The node waits for approval."""
+
+    code = "node_pending"
+
+
+class NodeNotForBackends(NodesmithError):
+    """The node runs no backends."""
+
+    code = "node_not_for_backends"
+
+
+class NodeDrained(NodesmithError):
+    """The node is drained."""
+
+    code = "node_drained"
+
+
+class NameTaken(NodesmithError):
+    """Another machine holds that node name."""
+
+    code = "name_taken"
+
+
+class OperationConflict(NodesmithError):
+    """Another operation holds this backend on this node."""
+
+    code = "operation_conflict"
+
+
+class OperationEnded(NodesmithError):
+    """The operation has ended already."""
+
+    code = "operation_ended"
+
+
+class NotCancellable(NodesmithError):
+    """This operation cannot be cancelled any more."""
+
+    code = "not_cancellable"
+
+
+class IllegalTransition(NodesmithError):
+    """The operation cannot go from that state to the other."""
+
+    code = "illegal_transition"
+
+
+class ServiceUnavailable(NodesmithError):
+    """A server that this request needs does not answer."""
+
+    code = "unavailable"
+
+
+class AlreadyRunning(NodesmithError):
+    """Temporal has an open run of that workflow id."""
+
+    code = "operation_conflict"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id=run_id)
+        self.run_id = run_id
+
+
+class NodeAway(NodesmithError):
+    """Nobody answers at the node: nothing was delivered."""
+
+    code = "node_away"
+
+
+class NoAnswer(NodesmithError):
+    """The node did not answer in time: it may have done what was asked."""
+
+    code = "no_answer"

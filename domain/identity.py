@@ -1,0 +1,49 @@
+"""Names that have to be equal on every replica: operation ids, families, digests of an intent."""
+
+import hashlib
+import json
+import os
+import time
+import uuid
+from pathlib import PurePosixPath
+from urllib.parse import urlsplit
+
+LONGEST_FAMILY = 180
+_KEPT = 140
+_NAMESPACE = uuid.UUID("6e6f6465-736d-5974-8000-6f7065726174")
+
+
+def new_op_id() -> str:
+    """A UUIDv7: sorts by time of birth, which keeps the index of the operations compact."""
+    milliseconds = time.time_ns() // 1_000_000
+    value = milliseconds << 80 | int.from_bytes(os.urandom(10), "big")
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return str(uuid.UUID(int=value))
+
+
+def derived_op_id(*parts: str) -> str:
+    """The same id for the same parts, whoever asks: batch members and idempotency keys."""
+    return str(uuid.uuid5(_NAMESPACE, "\x1f".join(parts)))
+
+
+def family_of(name: str, *, alias: str = "", uri: str = "") -> str:
+    """The key under which a backend is locked on a node: one family, one operation at a time."""
+    asked = alias or name or _last_part(uri)
+    bare = asked.rsplit("@", 1)[-1].strip().casefold().replace("/", "__")
+    if len(bare) <= LONGEST_FAMILY:
+        return bare
+    return f"{bare[:_KEPT]}~{hashlib.sha256(bare.encode()).hexdigest()[:16]}"
+
+
+def _last_part(uri: str) -> str:
+    file_name = PurePosixPath(urlsplit(uri).path).name
+    for ending in (".tar.gz", ".tgz", ".tar.zst", ".tar"):
+        file_name = file_name.removesuffix(ending)
+    return file_name
+
+
+def intent_digest(*, kind: str, version: str, uri: str, force: bool) -> str:
+    """What an operation wants, in 16 hex digits: two requests with one digest are one operation."""
+    wanted = json.dumps([kind, version, uri, force], separators=(",", ":"))
+    return hashlib.sha256(wanted.encode()).hexdigest()[:16]

@@ -1,0 +1,46 @@
+"""Settings of the control plane: one object, built in `main()`, from `NODESMITH_*` and secret files."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from contracts.temporal import Policy
+
+
+class ControlSettings(BaseSettings):
+    """What api and worker need. Durations are ISO 8601 (PT15M) or seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="NODESMITH_", env_nested_delimiter="__", extra="ignore")
+
+    database_url: str = "postgresql://nodesmith@127.0.0.1:15432/nodesmith"
+    database_password_file: Path | None = None
+    nats_url: str = "nats://127.0.0.1:4222"
+    nats_public_url: str | None = None
+    """what agents are told; default: nats_url"""
+    nats_account_seed_file: Path | None = None
+    """signs the credentials of nodes and of the control plane itself"""
+    nats_credential_lifetime: timedelta = timedelta(hours=24)
+    temporal_address: str = "127.0.0.1:7233"
+    temporal_namespace: str = "default"
+    temporal_ui_url: str = "http://127.0.0.1:8233"
+
+    api_host: str = "127.0.0.1"
+    api_port: int = 8900
+    admin_token_file: Path | None = None
+    registration_token_file: Path | None = None
+    auto_approve: bool = False
+    """approve every node that registers; for LocalAI fleets only"""
+
+    uri_schemes: frozenset[str] = frozenset({"file", "http", "https"})
+    policy: Policy = Field(default_factory=Policy)
+    """e.g. NODESMITH_POLICY__REQUEST_TIMEOUT=PT15M"""
+    control_slots: int = Field(default=200, gt=0)
+    node_slots: int = Field(default=2000, gt=0)
+    fleet_tick: timedelta = timedelta(seconds=15)
+    log_level: str = "INFO"
+
+    def secret(self, path: Path | None) -> str:
+        """The content of a secret file; empty when none is named."""
+        return path.read_text().strip() if path else ""
