@@ -1,0 +1,125 @@
+"""Who may say what on NATS: operator, accounts and users as signed JWTs, and the server's configuration."""
+
+import base64
+import json
+import secrets
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from bus.nkeys import KeyPair, Role
+from contracts import subjects
+from domain.node import NatsCredential
+
+REPLY_WINDOW = timedelta(minutes=20)
+"""How long a node may answer one request; outlives the 15-minute request of protocol 1."""
+REPLIES = 5
+"""How many messages one request may be answered with."""
+
+_UNLIMITED = -1
+_NANOSECONDS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Trust:
+    """The root of all credentials, as seeds: the operator, our account and the server's own account."""
+
+    operator_seed: str
+    account_seed: str
+    system_seed: str
+
+
+def new_trust() -> Trust:
+    """Fresh keys, for the first start of a server."""
+    return Trust(
+        operator_seed=KeyPair.create(Role.OPERATOR).seed,
+        account_seed=KeyPair.create(Role.ACCOUNT).seed,
+        system_seed=KeyPair.create(Role.ACCOUNT).seed,
+    )
+
+
+def server_config(trust: Trust, *, host: str, port: int, extra: str = "") -> str:
+    """The text of a nats-server configuration that trusts exactly these keys; it holds no secret."""
+    operator = KeyPair.from_seed(trust.operator_seed)
+    account = KeyPair.from_seed(trust.account_seed)
+    system = KeyPair.from_seed(trust.system_seed)
+    return "\n".join(
+        [
+            f'listen: "{host}:{port}"',
+            f"operator: {_operator_jwt(operator, system.public)}",
+            f"system_account: {system.public}",
+            "resolver: MEMORY",
+            "resolver_preload: {",
+            f"  {account.public}: {_account_jwt(operator, account.public, 'nodesmith')}",
+            f"  {system.public}: {_account_jwt(operator, system.public, 'system')}",
+            "}",
+            extra,
+            "",
+        ]
+    )
+
+
+class CredentialIssuer:
+    """Signs users of our account: one for each node, confined to its own subjects, and the control plane."""
+
+    def __init__(self, account_seed: str) -> None:
+        self._account = KeyPair.from_seed(account_seed)
+
+    def node_credential(self, node_id: str, *, protocol: int, lifetime: timedelta) -> NatsCredential:
+        """May hear its own commands, publish its own reports, and answer what it was asked."""
+        permissions = {
+            "pub": {"allow": subjects.node_publishes(node_id, protocol=protocol)},
+            "sub": {"allow": subjects.node_subscribes(node_id)},
+            "resp": {"max": REPLIES, "ttl": int(REPLY_WINDOW.total_seconds()) * _NANOSECONDS},
+        }
+        return self._user(f"node-{subjects.token(node_id)}", permissions, lifetime)
+
+    def control_credential(self, lifetime: timedelta) -> NatsCredential:
+        """May command every node and hear every report."""
+        permissions = {
+            "pub": {"allow": subjects.CONTROL_PUBLISHES},
+            "sub": {"allow": subjects.CONTROL_SUBSCRIBES},
+        }
+        return self._user("control", permissions, lifetime)
+
+    def _user(self, name: str, permissions: dict[str, Any], lifetime: timedelta) -> NatsCredential:
+        user = KeyPair.create(Role.USER)
+        expires_at = datetime.now(UTC).replace(microsecond=0) + lifetime
+        claims = {"type": "user", **permissions, "subs": _UNLIMITED, "data": _UNLIMITED, "payload": _UNLIMITED}
+        jwt = _mint(self._account, user.public, name, claims, expires=int(expires_at.timestamp()))
+        return NatsCredential(jwt=jwt, seed=user.seed, expires_at=expires_at)
+
+
+def _operator_jwt(operator: KeyPair, system_account: str) -> str:
+    claims = {"type": "operator", "system_account": system_account}
+    return _mint(operator, operator.public, "nodesmith", claims)
+
+
+def _account_jwt(operator: KeyPair, account: str, name: str) -> str:
+    unlimited = ("subs", "data", "payload", "imports", "exports", "conn", "leaf")
+    limits = {**dict.fromkeys(unlimited, _UNLIMITED), "wildcards": True}
+    return _mint(operator, account, name, {"type": "account", "limits": limits})
+
+
+def _mint(signer: KeyPair, subject: str, name: str, claims: dict[str, Any], expires: int | None = None) -> str:
+    body = {
+        "jti": secrets.token_hex(16),
+        "iat": int(time.time()),
+        "iss": signer.public,
+        "name": name,
+        "sub": subject,
+        "nats": {**claims, "version": 2},
+    }
+    if expires is not None:
+        body["exp"] = expires
+    signed = f"{_part({'typ': 'JWT', 'alg': 'ed25519-nkey'})}.{_part(body)}"
+    return f"{signed}.{_base64(signer.sign(signed.encode()))}"
+
+
+def _part(value: dict[str, Any]) -> str:
+    return _base64(json.dumps(value, separators=(",", ":")).encode())
+
+
+def _base64(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
