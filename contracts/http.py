@@ -76,6 +76,8 @@ class NodeView(Resources):
     protocol: Protocol
     address: str = ""
     http_address: str = ""
+    max_replicas_per_model: int = 1
+    vram_budget: str = ""
     status: NodeStatus
     approved_at: datetime | None = None
     drained_at: datetime | None = None

@@ -1,0 +1,100 @@
+"""The connection to PostgreSQL: one small pool, bounded waits, and the migrations."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+
+from domain.errors import ServiceUnavailable
+
+MIGRATION_LOCK = 7_305_001
+EVENT_LOCK = 7_305_002
+
+_CONNECT_TIMEOUT_S = 2
+_TRANSACTION_LIMIT_S = 10.0
+_SERVER_LIMITS = "-c statement_timeout=5s -c lock_timeout=5s -c idle_in_transaction_session_timeout=30s -c timezone=UTC"
+_NO_ANSWER = "PostgreSQL does not answer."
+
+
+class Database:
+    """A pool of connections; every transaction is bounded on the server and on our side."""
+
+    def __init__(self, url: str, password: str = "", *, pool_size: int = 5) -> None:
+        self._url = _with_password(make_url(url), password)
+        self._engine = create_async_engine(
+            self._url.set(drivername="postgresql+psycopg"),
+            pool_size=pool_size,
+            max_overflow=pool_size,
+            pool_timeout=_CONNECT_TIMEOUT_S,
+            pool_pre_ping=True,
+            connect_args={
+                "connect_timeout": _CONNECT_TIMEOUT_S,
+                "tcp_user_timeout": 5000,
+                "application_name": "nodesmith",
+                "options": _SERVER_LIMITS,
+            },
+        )
+        self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
+
+    @property
+    def conninfo(self) -> str:
+        """For a connection outside the pool: LISTEN holds one for as long as it lives."""
+        return self._url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[AsyncSession]:
+        """One transaction: committed at the end of the block, rolled back by an error."""
+        try:
+            async with asyncio.timeout(_TRANSACTION_LIMIT_S), self._sessions.begin() as session:
+                yield session
+        except (TimeoutError, PoolTimeout) as error:
+            raise ServiceUnavailable(_NO_ANSWER) from error
+        except DBAPIError as error:
+            if _is_outage(error):
+                raise ServiceUnavailable(_NO_ANSWER) from error
+            raise
+
+    async def ping(self) -> None:
+        """Raise `ServiceUnavailable` unless a query is answered."""
+        async with self.session() as session:
+            await session.execute(text("SELECT 1"))
+
+    async def migrate(self) -> None:
+        """Bring the schema up to date; any number of processes may do so at once."""
+        async with self._engine.begin() as connection:
+            await connection.execute(text("SET LOCAL statement_timeout = 0"))
+            await connection.execute(text("SET LOCAL lock_timeout = 0"))
+            await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+            await connection.run_sync(_upgrade)
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+
+def alembic_config(connection: Connection) -> Config:
+    """Alembic's settings, for a connection that is open already."""
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    return config
+
+
+def _upgrade(connection: Connection) -> None:
+    command.upgrade(alembic_config(connection), "head")
+
+
+def _with_password(url: URL, password: str) -> URL:
+    return url.set(password=password) if password else url
+
+
+def _is_outage(error: DBAPIError) -> bool:
+    """A lost or refused connection, a server that starts or stops, a statement that took too long."""
+    code = getattr(error.orig, "sqlstate", None)
+    return error.connection_invalidated or code is None or code[:2] in {"08", "53", "57"} or code == "55P03"

@@ -1,0 +1,10 @@
+"""Alembic's entry: runs on the connection that `store.database` opened, inside its transaction."""
+
+from alembic import context
+
+from store.models import Base
+
+connection = context.config.attributes["connection"]
+context.configure(connection=connection, target_metadata=Base.metadata, compare_server_default=True)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,205 @@
+"""The tables. Status of a node and "stalled" of an operation are derived on read, so no column holds them."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    Double,
+    ForeignKey,
+    Identity,
+    Index,
+    MetaData,
+    SmallInteger,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from domain.operation import OPEN, State
+
+UNSUCCESSFUL = (State.FAILED, State.EXPIRED, State.DEAD_LETTER)
+"""ended, and on the live list until somebody dismisses it"""
+NODE_BOUND = (State.WAITING, State.CANCELLING)
+"""what may go on when its node is heard again"""
+
+
+def one_of(column: str, words: Iterable[str]) -> str:
+    """SQL: `column` holds one of these words."""
+    listed = ", ".join(f"'{word}'" for word in sorted(words))
+    return f"{column} IN ({listed})"
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        str: Text,
+        int: BigInteger,
+        float: Double,
+        datetime: DateTime(timezone=True),
+        dict[str, Any]: JSONB,
+    }
+
+
+class NodeRow(Base):
+    """What the registry knows of a node: facts, from the node and from the admin."""
+
+    __tablename__ = "nodes"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    node_type: Mapped[str]
+    protocol: Mapped[int] = mapped_column(SmallInteger)
+    address: Mapped[str]
+    http_address: Mapped[str]
+    max_replicas_per_model: Mapped[int]
+    vram_budget: Mapped[str]
+    machine_id: Mapped[str]
+    boot_id: Mapped[str]
+    agent_version: Mapped[str]
+    credential_hash: Mapped[str | None]
+    resources: Mapped[dict[str, Any]]
+    labels: Mapped[dict[str, Any]]
+    approved_at: Mapped[datetime | None]
+    drained_at: Mapped[datetime | None]
+    leaving_at: Mapped[datetime | None]
+    left_at: Mapped[datetime | None]
+    last_heartbeat: Mapped[datetime | None]
+    unreachable_since: Mapped[datetime | None]
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+
+
+class HeartbeatSinkRow(Base):
+    """Since when the control plane listens to nodes of one protocol: silence before that proves nothing."""
+
+    __tablename__ = "heartbeat_sinks"
+
+    protocol: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
+    listening_since: Mapped[datetime]
+    last_listened: Mapped[datetime]
+
+
+class OperationRow(Base):
+    """The projection of one operation. No foreign key to nodes: history outlives a node."""
+
+    __tablename__ = "operations"
+    __table_args__ = (
+        CheckConstraint(one_of("state", set(State) - {State.UNKNOWN}), name="state"),
+        Index("ix_operations_open", "node_id", postgresql_where=text(one_of("state", OPEN))),
+        Index("ix_operations_node_bound", "node_id", postgresql_where=text(one_of("state", NODE_BOUND))),
+        Index(
+            "ix_operations_unsuccessful",
+            "created_at",
+            postgresql_where=text(f"{one_of('state', UNSUCCESSFUL)} AND dismissed_at IS NULL"),
+        ),
+        Index("ix_operations_created_at", "created_at"),
+        Index("ix_operations_node_id_created_at", "node_id", "created_at"),
+        Index("ix_operations_batch_id", "batch_id", postgresql_where=text("batch_id IS NOT NULL")),
+    )
+
+    op_id: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    node_id: Mapped[str]
+    node_name: Mapped[str]
+    backend: Mapped[str]
+    family: Mapped[str]
+    batch_id: Mapped[str | None]
+    request: Mapped[dict[str, Any]]
+    """`contracts.temporal.OperationRequest`, whole: retry and detail never ask Temporal"""
+    workflow_id: Mapped[str]
+    run_id: Mapped[str]
+
+    at: Mapped[datetime]
+    seq: Mapped[int]
+    state: Mapped[str]
+    reason: Mapped[str | None]
+    detail: Mapped[str]
+    until: Mapped[datetime | None]
+    attempt: Mapped[int]
+    cancelled_by: Mapped[str]
+    before: Mapped[dict[str, Any] | None]
+    after: Mapped[dict[str, Any] | None]
+    changed: Mapped[bool | None]
+    bytes_fetched: Mapped[int]
+    bytes_reused: Mapped[int]
+    created_at: Mapped[datetime]
+    dispatched_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    dismissed_at: Mapped[datetime | None]
+
+    phase: Mapped[str | None]
+    bytes_done: Mapped[int] = mapped_column(server_default=text("0"))
+    bytes_total: Mapped[int] = mapped_column(server_default=text("0"))
+    percentage: Mapped[float] = mapped_column(server_default=text("0"))
+    rate: Mapped[float] = mapped_column(server_default=text("0"))
+    eta_s: Mapped[float | None]
+    progressed_at: Mapped[datetime | None]
+    """when the gauge last moved"""
+
+
+class OperationEventRow(Base):
+    """One change of state; its number is the SSE id, and number order is commit order."""
+
+    __tablename__ = "operation_events"
+    __table_args__ = (UniqueConstraint("op_id", "at", "seq"),)
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    op_id: Mapped[str] = mapped_column(ForeignKey("operations.op_id", ondelete="CASCADE"))
+    node_id: Mapped[str]
+    node_name: Mapped[str]
+    backend: Mapped[str]
+    kind: Mapped[str]
+    batch_id: Mapped[str | None]
+    at: Mapped[datetime]
+    seq: Mapped[int]
+    state: Mapped[str]
+    reason: Mapped[str | None]
+    detail: Mapped[str]
+    until: Mapped[datetime | None]
+    attempt: Mapped[int]
+
+
+class IdempotencyKeyRow(Base):
+    """Which operation an `Idempotency-Key` of a caller stands for."""
+
+    __tablename__ = "idempotency_keys"
+
+    actor: Mapped[str] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    intent: Mapped[str]
+    op_id: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(server_default=text("now()"))
+
+
+class SignInCodeRow(Base):
+    """A sign-in link that nobody has opened yet."""
+
+    __tablename__ = "sign_in_codes"
+
+    code_hash: Mapped[str] = mapped_column(primary_key=True)
+    actor: Mapped[str]
+    expires_at: Mapped[datetime]
+
+
+class SessionRow(Base):
+    """A signed-in browser."""
+
+    __tablename__ = "sessions"
+
+    token_hash: Mapped[str] = mapped_column(primary_key=True)
+    actor: Mapped[str]
+    expires_at: Mapped[datetime]

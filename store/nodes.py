@@ -1,0 +1,202 @@
+"""The registry of nodes: facts in, views with a derived status out."""
+
+import json
+import uuid
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, Select, case, func, literal, or_, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.sql.dml import ReturningInsert
+
+from contracts.http import NodeView, RegisterRequest
+from contracts.messages import Heartbeat, Resources
+from domain.errors import NameTaken
+from domain.node import SILENT_AFTER, NodeStatus, Protocol
+from domain.operation import OPEN
+from store.clock import Clock, utc_now
+from store.database import Database
+from store.models import HeartbeatSinkRow, NodeRow, OperationRow, one_of
+from store.views import node_view
+
+SINK_AWAY_AFTER = timedelta(seconds=15)
+
+_HEARTBEATS = text("""
+    UPDATE nodes
+    SET last_heartbeat = greatest(nodes.last_heartbeat, :now),
+        boot_id = coalesce(nullif(heard.boot_id, ''), nodes.boot_id),
+        resources = nodes.resources || heard.resources,
+        unreachable_since = CASE WHEN :proves_link THEN NULL ELSE nodes.unreachable_since END
+    FROM (
+        SELECT known.id, beat.boot_id, beat.resources
+        FROM jsonb_to_recordset(CAST(:beats AS jsonb)) AS beat (node_id text, boot_id text, resources jsonb)
+        JOIN nodes AS known ON known.id = beat.node_id
+        ORDER BY known.id
+        FOR NO KEY UPDATE OF known
+    ) AS heard
+    WHERE nodes.id = heard.id
+""")
+"""Rows are locked in the order of their ids, so that two batches at once cannot lock each other out."""
+
+
+def status_expression(now: datetime) -> ColumnElement[str]:
+    """The SQL twin of `domain.node.status_of`; needs `heartbeat_sinks` joined on the node's protocol."""
+    node, sink = NodeRow, HeartbeatSinkRow
+    heard = func.greatest(node.last_heartbeat, sink.listening_since)
+    return case(
+        (node.approved_at.is_(None), literal(NodeStatus.PENDING.value)),
+        (
+            node.drained_at.is_not(None) | (node.leaving_at.is_not(None) & node.left_at.is_(None)),
+            literal(NodeStatus.DRAINING.value),
+        ),
+        (node.left_at.is_not(None) | node.last_heartbeat.is_(None), literal(NodeStatus.OFFLINE.value)),
+        (literal(now) - heard > SILENT_AFTER, literal(NodeStatus.OFFLINE.value)),
+        (node.unreachable_since.is_not(None), literal(NodeStatus.UNHEALTHY.value)),
+        else_=literal(NodeStatus.HEALTHY.value),
+    )
+
+
+class Nodes:
+    """The table of nodes."""
+
+    def __init__(self, database: Database, *, clock: Clock = utc_now) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def find(self, id_or_name: str) -> NodeView | None:
+        """By id, else by name: an id that is another node's name stays an id."""
+        wanted = _views(self._clock()).where(or_(NodeRow.id == id_or_name, NodeRow.name == id_or_name))
+        found = await self._fetch(wanted.order_by((NodeRow.id == id_or_name).desc()).limit(1))
+        return found[0] if found else None
+
+    async def list(self) -> Sequence[NodeView]:
+        return await self._fetch(_views(self._clock()).order_by(NodeRow.name))
+
+    async def credential_hash(self, node_id: str) -> str | None:
+        async with self._database.session() as session:
+            return await session.scalar(select(NodeRow.credential_hash).where(NodeRow.id == node_id))
+
+    async def machine_id(self, node_id: str) -> str:
+        async with self._database.session() as session:
+            return await session.scalar(select(NodeRow.machine_id).where(NodeRow.id == node_id)) or ""
+
+    async def upsert(
+        self, request: RegisterRequest, *, now: datetime, credential_hash: str | None, approve: bool
+    ) -> NodeView:
+        """Register by name: the id and what an admin decided stay; what the node reports is taken over."""
+        async with self._database.session() as session:
+            node_id = await session.scalar(_registration(request, now, credential_hash, approve=approve))
+            if node_id is None:
+                raise NameTaken
+            row, status, busy = (await session.execute(_views(now).where(NodeRow.id == node_id))).one()
+            return node_view(row, status, busy)
+
+    async def approve(self, node_id: str, *, now: datetime) -> bool:
+        """False when there is nothing to approve."""
+        pending = update(NodeRow).where(NodeRow.id == node_id, NodeRow.approved_at.is_(None))
+        async with self._database.session() as session:
+            return bool(await session.scalar(pending.values(approved_at=now, updated_at=now).returning(NodeRow.id)))
+
+    async def heartbeats(self, beats: Sequence[Heartbeat], now: datetime, *, over_nats: bool = True) -> None:
+        """Many heartbeats in one UPDATE; only one that came over NATS proves that commands get through."""
+        latest = {beat.node_id: beat for beat in beats}
+        rows = [
+            {"node_id": node_id, "boot_id": beat.boot_id, "resources": _reported(beat.resources)}
+            for node_id, beat in latest.items()
+        ]
+        async with self._database.session() as session:
+            await session.execute(_HEARTBEATS, {"now": now, "beats": json.dumps(rows), "proves_link": over_nats})
+
+    async def touch_listening(self, now: datetime, *, protocol: Protocol = Protocol.NODESMITH) -> None:
+        """The heartbeat sink of that protocol listens; if it was away, nodes get their time anew."""
+        sink = HeartbeatSinkRow
+        first = insert(sink).values(protocol=protocol, listening_since=now, last_listened=now)
+        was_away = first.excluded.last_listened - sink.last_listened > SINK_AWAY_AFTER
+        changes = {
+            "listening_since": case((was_away, first.excluded.listening_since), else_=sink.listening_since),
+            "last_listened": func.greatest(sink.last_listened, first.excluded.last_listened),
+        }
+        async with self._database.session() as session:
+            await session.execute(first.on_conflict_do_update(index_elements=[sink.protocol], set_=changes))
+
+    async def mark_unreachable(self, node_id: str, now: datetime) -> None:
+        """Nobody answered at the node; keeps the first time."""
+        reachable = update(NodeRow).where(NodeRow.id == node_id, NodeRow.unreachable_since.is_(None))
+        async with self._database.session() as session:
+            await session.execute(reachable.values(unreachable_since=now))
+
+    async def mark_reachable(self, node_id: str) -> None:
+        """The node answered a request over NATS."""
+        unreachable = update(NodeRow).where(NodeRow.id == node_id, NodeRow.unreachable_since.is_not(None))
+        async with self._database.session() as session:
+            await session.execute(unreachable.values(unreachable_since=None))
+
+    async def _fetch(self, statement: Select[NodeRow, str, int]) -> Sequence[NodeView]:
+        async with self._database.session() as session:
+            found = await session.execute(statement)
+            return [node_view(row, status, busy) for row, status, busy in found]
+
+
+def _views(now: datetime) -> Select[NodeRow, str, int]:
+    open_operations = (
+        select(func.count())
+        .select_from(OperationRow)
+        .where(OperationRow.node_id == NodeRow.id, text(one_of("operations.state", OPEN)))
+        .scalar_subquery()
+    )
+    return select(NodeRow, status_expression(now), open_operations).outerjoin(
+        HeartbeatSinkRow, HeartbeatSinkRow.protocol == NodeRow.protocol
+    )
+
+
+def _registration(
+    request: RegisterRequest, now: datetime, credential_hash: str | None, *, approve: bool
+) -> ReturningInsert[str]:
+    """Insert or renew. The machine is compared inside the statement: of two that race for a name, one loses."""
+    reported = _reported_facts(request)
+    first = insert(NodeRow).values(
+        id=str(uuid.uuid4()),
+        name=request.name,
+        credential_hash=credential_hash,
+        approved_at=now if approve else None,
+        last_heartbeat=now if request.protocol is Protocol.LOCALAI else None,
+        created_at=now,
+        updated_at=now,
+        **reported,
+    )
+    renewed = {
+        **{column: first.excluded[column] for column in reported},
+        "labels": NodeRow.labels.op("||")(first.excluded.labels),
+        "resources": NodeRow.resources.op("||")(first.excluded.resources),
+        "credential_hash": func.coalesce(first.excluded.credential_hash, NodeRow.credential_hash),
+        "approved_at": func.coalesce(NodeRow.approved_at, first.excluded.approved_at),
+        "last_heartbeat": func.greatest(NodeRow.last_heartbeat, first.excluded.last_heartbeat),
+        "leaving_at": None,
+        "left_at": None,
+        "updated_at": now,
+    }
+    same_machine = NodeRow.machine_id.in_(["", request.machine_id])
+    return first.on_conflict_do_update(index_elements=[NodeRow.name], set_=renewed, where=same_machine).returning(
+        NodeRow.id
+    )
+
+
+def _reported_facts(request: RegisterRequest) -> dict[str, object]:
+    return {
+        "node_type": request.node_type or "backend",
+        "protocol": int(request.protocol),
+        "address": request.address,
+        "http_address": request.http_address,
+        "max_replicas_per_model": max(request.max_replicas_per_model, 1),
+        "vram_budget": request.vram_budget,
+        "machine_id": request.machine_id,
+        "boot_id": request.boot_id,
+        "agent_version": request.agent_version,
+        "resources": _reported(request),
+        "labels": request.labels,
+    }
+
+
+def _reported(resources: Resources) -> dict[str, object]:
+    """Only what the node said: what it left out keeps its last value."""
+    return resources.model_dump(include=set(Resources.model_fields), exclude_none=True)

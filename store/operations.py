@@ -1,0 +1,204 @@
+"""The projection of the operations: written forwards only, each change together with its event."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, not_, or_, select, text, true, tuple_, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.sql.dml import ReturningInsert
+
+from contracts.http import OperationEvent, OperationView
+from contracts.messages import Installed, Progress
+from contracts.temporal import OperationRequest, Projection
+from domain.operation import OPEN, Reason, State
+from store.clock import Clock, utc_now
+from store.database import EVENT_LOCK, Database
+from store.events import CHANNEL
+from store.models import NODE_BOUND, UNSUCCESSFUL, OperationEventRow, OperationRow, one_of
+from store.views import event_view, operation_view
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""when the API writes a row: before anything the workflow can write"""
+
+_IS_OPEN = text(one_of("operations.state", OPEN))
+_IS_NODE_BOUND = text(one_of("operations.state", NODE_BOUND))
+_IS_UNSUCCESSFUL = text(f"{one_of('operations.state', UNSUCCESSFUL)} AND operations.dismissed_at IS NULL")
+"""literal, so that the planner sees the conditions of the partial indexes"""
+
+_LOCK_AND_WAKE = text("SELECT pg_advisory_xact_lock(:lock), pg_notify(:channel, '')")
+
+_GAUGES = text(f"""
+    UPDATE operations
+    SET phase = tick.phase, bytes_done = tick.bytes_done, bytes_total = tick.bytes_total,
+        percentage = tick.percentage, rate = tick.rate, eta_s = tick.eta_s,
+        progressed_at = CASE
+            WHEN (operations.phase, operations.bytes_done) IS DISTINCT FROM (tick.phase, tick.bytes_done)
+            THEN :now ELSE operations.progressed_at END
+    FROM jsonb_to_recordset(CAST(:ticks AS jsonb)) AS tick (
+        op_id text, phase text, bytes_done bigint, bytes_total bigint,
+        percentage double precision, rate double precision, eta_s double precision)
+    WHERE operations.op_id IN (
+        SELECT op_id FROM operations
+        WHERE op_id = ANY(:op_ids) AND {one_of("state", OPEN)}
+        FOR NO KEY UPDATE SKIP LOCKED)
+    AND operations.op_id = tick.op_id
+""")  # noqa: S608 - the words come from the domain
+"""A gauge is safe to lose: a row that is being written is left for the next second."""
+
+_GAUGE_FIELDS = {"op_id", "phase", "bytes_done", "bytes_total", "percentage", "rate", "eta_s"}
+
+
+class OperationTable:
+    """The tables `operations` and `operation_events`."""
+
+    def __init__(self, database: Database, *, clock: Clock = utc_now) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def find(self, op_id: str) -> OperationView | None:
+        found = await self._fetch(select(OperationRow).where(OperationRow.op_id == op_id))
+        return found[0] if found else None
+
+    async def request(self, op_id: str) -> OperationRequest | None:
+        """What was admitted, whole: for a retry, and to write the end of a run that was taken away."""
+        async with self._database.session() as session:
+            stored = await session.scalar(select(OperationRow.request).where(OperationRow.op_id == op_id))
+        return OperationRequest.model_validate(stored) if stored else None
+
+    async def insert_queued(self, first: Projection) -> bool:
+        """The API's write: only if nobody wrote before, and older than anything the workflow writes."""
+        row = {**_row(first), "at": EPOCH}
+        statement = insert(OperationRow).values(row).on_conflict_do_nothing().returning(OperationRow.op_id)
+        async with self._database.session() as session:
+            if await session.scalar(statement) is None:
+                return False
+            await _append_events(session, [{**_event(first), "at": first.request.created_at}])
+            return True
+
+    async def record(self, *transitions: Projection) -> bool:
+        """The workflow's write: whole rows and their events, in order; False if all of it was known already."""
+        async with self._database.session() as session:
+            written = [_event(each) for each in transitions if await session.scalar(_forwards(each)) is not None]
+            if written:
+                await _append_events(session, written)
+            return bool(written)
+
+    async def open_operations(self) -> Sequence[OperationView]:
+        return await self._fetch(select(OperationRow).where(_IS_OPEN).order_by(OperationRow.created_at))
+
+    async def ended_among(self, op_ids: Sequence[str]) -> Sequence[OperationView]:
+        """Of these, the ones that have ended: a node that still works on one has to be told."""
+        return await self._fetch(select(OperationRow).where(OperationRow.op_id.in_(op_ids), not_(_IS_OPEN)))
+
+    async def waiting_for(self, node_ids: Sequence[str]) -> Sequence[OperationView]:
+        """What goes on once one of these nodes is heard: waits for an absent node, and cancels to deliver."""
+        away = or_(OperationRow.reason == Reason.NODE_AWAY, OperationRow.state == State.CANCELLING)
+        bound = select(OperationRow).where(OperationRow.node_id.in_(node_ids), _IS_NODE_BOUND, away)
+        return await self._fetch(bound.order_by(OperationRow.created_at))
+
+    async def listing(
+        self,
+        *,
+        live: bool = True,
+        node: str | None = None,
+        state: State | None = None,
+        batch: str | None = None,
+        limit: int = 500,
+    ) -> Sequence[OperationView]:
+        """Newest first. Live: open ones, and those that ended badly until somebody dismisses them."""
+        conditions: list[ColumnElement[bool]] = []
+        if live:
+            conditions.append(or_(_IS_OPEN, _IS_UNSUCCESSFUL))
+        if node is not None:
+            conditions.append(or_(OperationRow.node_id == node, OperationRow.node_name == node))
+        if state is not None:
+            conditions.append(OperationRow.state == state)
+        if batch is not None:
+            conditions.append(OperationRow.batch_id == batch)
+        newest = (OperationRow.created_at.desc(), OperationRow.op_id.desc())
+        return await self._fetch(select(OperationRow).where(true(), *conditions).order_by(*newest).limit(limit))
+
+    async def timeline(self, op_id: str) -> Sequence[OperationEvent]:
+        story = select(OperationEventRow).where(OperationEventRow.op_id == op_id).order_by(OperationEventRow.id)
+        async with self._database.session() as session:
+            return [event_view(row) for row in await session.scalars(story)]
+
+    async def write_gauges(self, ticks: Sequence[Progress]) -> None:
+        """The last value of each gauge, in one UPDATE; an operation that ended is left alone."""
+        latest = {tick.op_id: tick.model_dump(mode="json", include=_GAUGE_FIELDS) for tick in ticks}
+        values = {"now": self._clock(), "ticks": json.dumps(list(latest.values())), "op_ids": list(latest)}
+        async with self._database.session() as session:
+            await session.execute(_GAUGES, values)
+
+    async def dismiss(self, op_id: str) -> bool:
+        """Take an operation that ended badly off the live list; history keeps it."""
+        listed = update(OperationRow).where(OperationRow.op_id == op_id, _IS_UNSUCCESSFUL)
+        async with self._database.session() as session:
+            done = await session.scalar(listed.values(dismissed_at=self._clock()).returning(OperationRow.op_id))
+            return done is not None
+
+    async def _fetch(self, statement: Select[OperationRow]) -> Sequence[OperationView]:
+        now = self._clock()
+        async with self._database.session() as session:
+            return [operation_view(row, now) for row in await session.scalars(statement)]
+
+
+def _forwards(transition: Projection) -> ReturningInsert[str]:
+    """Full-row upsert that only moves forwards; returns nothing when the row is as new or newer."""
+    row = _row(transition)
+    first = insert(OperationRow).values(row)
+    changes = {column: first.excluded[column] for column in row if column != "op_id"}
+    older = tuple_(OperationRow.at, OperationRow.seq) < tuple_(first.excluded.at, first.excluded.seq)
+    upsert = first.on_conflict_do_update(index_elements=[OperationRow.op_id], set_=changes, where=older)
+    return upsert.returning(OperationRow.op_id)
+
+
+async def _append_events(session: AsyncSession, events: Sequence[dict[str, Any]]) -> None:
+    """The last statement of its transaction, under one lock: the order of numbers is the order of commits."""
+    await session.execute(_LOCK_AND_WAKE, {"lock": EVENT_LOCK, "channel": CHANNEL})
+    await session.execute(insert(OperationEventRow).values(events).on_conflict_do_nothing())
+
+
+def _event(transition: Projection) -> dict[str, Any]:
+    columns = set(OperationEventRow.__table__.columns.keys())
+    return {column: value for column, value in _row(transition).items() if column in columns}
+
+
+def _row(transition: Projection) -> dict[str, Any]:
+    """Every column the workflow owns; gauges and `dismissed_at` have other writers."""
+    request, outcome = transition.request, transition.outcome
+    return {
+        "op_id": request.op_id,
+        "kind": request.wanted.kind.value,
+        "node_id": request.node_id,
+        "node_name": request.node_name,
+        "backend": request.wanted.backend,
+        "family": request.wanted.family,
+        "batch_id": request.batch_id,
+        "request": request.model_dump(mode="json"),
+        "workflow_id": transition.workflow_id,
+        "run_id": transition.run_id,
+        "at": transition.at,
+        "seq": transition.seq,
+        "state": transition.state.value,
+        "reason": transition.reason.value if transition.reason else None,
+        "detail": transition.detail,
+        "until": transition.until,
+        "attempt": transition.attempt,
+        "cancelled_by": transition.cancelled_by,
+        "before": _stored(outcome.before if outcome else None),
+        "after": _stored(outcome.after if outcome else None),
+        "changed": outcome.changed if outcome else None,
+        "bytes_fetched": outcome.bytes_fetched if outcome else 0,
+        "bytes_reused": outcome.bytes_reused if outcome else 0,
+        "created_at": request.created_at,
+        "dispatched_at": transition.dispatched_at,
+        "ended_at": transition.ended_at,
+    }
+
+
+def _stored(installed: Installed | None) -> dict[str, Any] | None:
+    return installed.model_dump(mode="json", exclude_defaults=True) if installed else None

@@ -1,0 +1,135 @@
+"""Rows become the shapes of the HTTP contract, with the words a person reads."""
+
+from datetime import datetime, timedelta
+
+from contracts import words
+from contracts.http import NodeView, OperationEvent, OperationView, ProgressView
+from contracts.messages import Installed
+from contracts.temporal import OperationRequest
+from domain.node import NodeStatus, NodeType, Protocol
+from domain.operation import ENDED, Kind, Phase, Reason, State
+from store.models import NodeRow, OperationEventRow, OperationRow
+
+STALLED_AFTER = timedelta(seconds=60)
+
+
+def node_view(row: NodeRow, status: str, open_operations: int) -> NodeView:
+    return NodeView(
+        **row.resources,
+        id=row.id,
+        name=row.name,
+        node_type=NodeType(row.node_type),
+        protocol=Protocol(row.protocol),
+        address=row.address,
+        http_address=row.http_address,
+        max_replicas_per_model=row.max_replicas_per_model,
+        vram_budget=row.vram_budget,
+        status=NodeStatus(status),
+        approved_at=row.approved_at,
+        drained_at=row.drained_at,
+        left_at=row.left_at,
+        unreachable_since=row.unreachable_since,
+        last_heartbeat=row.last_heartbeat,
+        boot_id=row.boot_id,
+        agent_version=row.agent_version,
+        labels=row.labels,
+        open_operations=open_operations,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def operation_view(row: OperationRow, now: datetime) -> OperationView:
+    request = OperationRequest.model_validate(row.request)
+    state = State(row.state)
+    reason = _reason(row.reason)
+    phase = _phase(row.phase)
+    return OperationView(
+        op_id=row.op_id,
+        kind=Kind(row.kind),
+        node_id=row.node_id,
+        node_name=row.node_name,
+        backend=row.backend,
+        family=row.family,
+        version=request.wanted.version,
+        uri=request.wanted.uri,
+        sha256=request.wanted.sha256,
+        force=request.wanted.force,
+        state=state,
+        reason=reason,
+        detail=row.detail,
+        until=row.until,
+        attempt=row.attempt,
+        progress=_progress(row, state, phase),
+        stalled=_is_stalled(row, state, now),
+        before=_installed(row.before),
+        after=_installed(row.after),
+        changed=row.changed,
+        bytes_fetched=row.bytes_fetched,
+        bytes_reused=row.bytes_reused,
+        requested_by=request.requested_by,
+        note=request.note,
+        cancelled_by=row.cancelled_by,
+        batch_id=row.batch_id,
+        retry_of=request.retry_of,
+        created_at=row.created_at,
+        dispatched_at=row.dispatched_at,
+        ended_at=row.ended_at,
+        dismissed_at=row.dismissed_at,
+        workflow_id=row.workflow_id,
+        run_id=row.run_id,
+        message=words.tell(state, reason, row.detail, phase),
+        remedy=words.REASONS[reason].remedy if reason else words.STATES[state].remedy,
+    )
+
+
+def event_view(row: OperationEventRow) -> OperationEvent:
+    state, reason = State(row.state), _reason(row.reason)
+    return OperationEvent(
+        id=row.id,
+        op_id=row.op_id,
+        node_id=row.node_id,
+        node_name=row.node_name,
+        backend=row.backend,
+        kind=Kind(row.kind),
+        batch_id=row.batch_id,
+        state=state,
+        reason=reason,
+        detail=row.detail,
+        until=row.until,
+        attempt=row.attempt,
+        at=row.at,
+        message=words.tell(state, reason, row.detail),
+    )
+
+
+def _progress(row: OperationRow, state: State, phase: Phase | None) -> ProgressView:
+    """The gauge as it was last seen; an operation that ended has no speed, one that succeeded is complete."""
+    succeeded = state is State.SUCCEEDED
+    return ProgressView(
+        phase=None if state in ENDED else phase,
+        bytes_done=row.bytes_total if succeeded else row.bytes_done,
+        bytes_total=row.bytes_total,
+        percentage=100.0 if succeeded else row.percentage,
+        rate=0.0 if state in ENDED else row.rate,
+        eta_s=None if state in ENDED else row.eta_s,
+        at=row.progressed_at,
+    )
+
+
+def _is_stalled(row: OperationRow, state: State, now: datetime) -> bool:
+    moved = max(row.at, row.progressed_at or row.at)
+    return state is State.RUNNING and now - moved > STALLED_AFTER
+
+
+def _reason(word: str | None) -> Reason | None:
+    return Reason(word) if word else None
+
+
+def _phase(word: str | None) -> Phase | None:
+    phase = Phase(word) if word else None
+    return None if phase is Phase.UNKNOWN else phase
+
+
+def _installed(stored: dict[str, object] | None) -> Installed | None:
+    return Installed.model_validate(stored) if stored else None
