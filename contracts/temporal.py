@@ -58,6 +58,8 @@ class Policy(Payload):
     back_off_first: timedelta = BACK_OFF_FIRST
     back_off_cap: timedelta = BACK_OFF_CAP
     max_attempts: int = 10
+    phase_news: timedelta = timedelta(seconds=10)
+    """at most one signal about a phase in this time"""
     source_retry: timedelta = timedelta(seconds=60)
     """a source that is down and names no Retry-After"""
 
@@ -155,7 +157,7 @@ class OutcomeReport(Payload):
 
 
 class PhaseReport(Payload):
-    """Signal `phase`: at most one in 10 s, for the query and the Web UI."""
+    """Signal `phase`: the node has begun, or went on to its next phase; at most one in 10 s."""
 
     op_id: str
     phase: Phase
@@ -254,6 +256,12 @@ class Run(Payload):
     is_open: bool
     op_id: str = ""
     intent: str = ""
+
+
+class Transitions(Payload):
+    """Input of `record`: everything that happened since the last write, oldest first, in one transaction."""
+
+    rows: tuple[Projection, ...]
 
 
 class FleetWatch(Payload):

@@ -1,0 +1,181 @@
+"""Following one operation on its node, from the command to the outcome."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import structlog
+
+from contracts.messages import Answer, Command, CommandReply, Installed, OpStanding, Outcome, Progress, Result
+from contracts.temporal import NodeTask, NodeWord
+from domain.errors import NoAnswer, NodeAway, ServiceUnavailable
+from domain.operation import Phase, Reason
+from services.ports import NodeLink, Reports
+
+log = structlog.get_logger()
+
+FIRST_NEWS_S = 0.3
+"""An install that is over by then needs no signal of its own that it began."""
+ASK_AGAIN_S = 1.0
+ASK_ANSWER_S = 3.0
+
+
+class Following:
+    """Lives as long as one `run_on_node`; decides nothing, only finds out what the node says."""
+
+    def __init__(
+        self, link: NodeLink, task: NodeTask, command: Command, tell_phase: Callable[[Phase], Awaitable[None]]
+    ) -> None:
+        self._link = link
+        self._node_id = task.request.node_id
+        self._command = command
+        self._policy = task.policy
+        self._tell_phase = tell_phase
+        self._accepted = False
+        self._began = time.monotonic()
+        self._heard = self._began
+        self._phase = Phase.RESOLVING
+        self._told: tuple[Phase, float] | None = None
+        self.last_progress: Progress | None = None
+
+    async def until_outcome(self) -> NodeWord:
+        """Protocol 2: accepted at once, the outcome on its own subject, and questions when it is quiet."""
+        async with self._link.attach(self._node_id, self._command.op_id) as reports:
+            word = await self._send()
+            while word is None and self._time_left() > 0:
+                word = await self._listen(reports)
+            return word or NodeWord(accepted=self._accepted)
+
+    async def one_long_request(self) -> NodeWord:
+        """Protocol 1: LocalAI's worker answers at the end, or not within the request timeout."""
+        async with self._link.attach(self._node_id, self._command.op_id) as reports:
+            watching = asyncio.create_task(self._watch(reports))
+            try:
+                reply = await self._link.command(self._node_id, self._command, within=self._time_left())
+            except NodeAway:
+                return NodeWord(away=True)
+            except NoAnswer:
+                return NodeWord(accepted=True)
+            finally:
+                watching.cancel()
+        return NodeWord(outcome=_localai_outcome(self._command, reply), accepted=True)
+
+    async def _send(self) -> NodeWord | None:
+        """Send the command; None when the node has begun, or when we cannot know."""
+        try:
+            reply = await self._link.command(
+                self._node_id, self._command, within=self._policy.accept_timeout.total_seconds()
+            )
+        except NodeAway:
+            return NodeWord(away=True, accepted=self._accepted)
+        except NoAnswer:
+            return None
+        return self._read_answer(reply)
+
+    def _read_answer(self, reply: CommandReply) -> NodeWord | None:
+        self._heard = time.monotonic()
+        match reply.answer:
+            case Answer.ACCEPTED | Answer.ATTACHED:
+                self._accepted = True
+                return None
+            case Answer.ENDED:
+                return NodeWord(outcome=reply.outcome, accepted=True)
+            case Answer.BUSY:
+                return NodeWord(busy_op_id=reply.busy_op_id)
+            case Answer.STALE:
+                return NodeWord(stale=True)
+            case _:
+                return NodeWord(refused=reply.error or f"the node answered {reply.answer}")
+
+    async def _listen(self, reports: Reports) -> NodeWord | None:
+        report = await reports.next(self._patience())
+        match report:
+            case Outcome():
+                return NodeWord(outcome=report, accepted=True) if report.result is not Result.INTERRUPTED else None
+            case Progress():
+                self._note(report)
+            case None if not self._first_news_due():
+                if (word := await self._ask()) is not None:
+                    return word
+        await self._news()
+        return None
+
+    def _first_news_due(self) -> bool:
+        return self._accepted and self._told is None
+
+    def _patience(self) -> float:
+        """Until the next thing we would do by ourselves."""
+        if self._first_news_due():
+            return max(FIRST_NEWS_S - (time.monotonic() - self._began), 0.01)
+        return max(min(self._policy.silence.total_seconds(), self._time_left()), 0.01)
+
+    async def _ask(self) -> NodeWord | None:
+        try:
+            reply = await self._link.ask(self._node_id, self._command.op_id, within=ASK_ANSWER_S)
+        except (NodeAway, NoAnswer):
+            return await self._unheard()
+        self._heard = time.monotonic()
+        match reply.standing:
+            case OpStanding.RUNNING:
+                self._accepted = True
+                if reply.progress is not None:
+                    self._note(reply.progress)
+                return None
+            case OpStanding.ENDED:
+                return NodeWord(outcome=reply.outcome, accepted=True)
+            case _:  # it knows nothing of it, or was interrupted: the command is safe to repeat
+                return await self._send()
+
+    async def _unheard(self) -> NodeWord | None:
+        """A bus that restarts looks like a node that is away, so we insist for a while."""
+        if time.monotonic() - self._heard > self._policy.silence.total_seconds():
+            return NodeWord(away=True, accepted=self._accepted)
+        await asyncio.sleep(min(ASK_AGAIN_S, max(self._time_left(), 0)))
+        return None
+
+    def _note(self, progress: Progress) -> None:
+        self._heard = time.monotonic()
+        self._accepted = True
+        self._phase = progress.phase
+        self.last_progress = progress
+
+    async def _news(self) -> None:
+        """Tell the workflow that the node has begun, then of a new phase, but seldom."""
+        now = time.monotonic()
+        if not self._accepted or now - self._began < FIRST_NEWS_S:
+            return
+        if self._told is not None:
+            phase, at = self._told
+            if phase is self._phase or now - at < self._policy.phase_news.total_seconds():
+                return
+        self._told = (self._phase, now)
+        with suppress(ServiceUnavailable):
+            await self._tell_phase(self._phase)
+
+    async def _watch(self, reports: Reports) -> None:
+        while True:
+            report = await reports.next(self._policy.silence.total_seconds())
+            if isinstance(report, Progress):
+                self._note(report)
+                await self._news()
+
+    def _time_left(self) -> float:
+        return self._policy.request_timeout.total_seconds() - (time.monotonic() - self._began)
+
+
+def _localai_outcome(command: Command, reply: CommandReply) -> Outcome:
+    """LocalAI says success or an error; what is on the disk, only its list can tell."""
+    return Outcome(
+        op_id=command.op_id,
+        backend=command.backend,
+        family=command.family,
+        fence=command.fence,
+        result=Result.SUCCEEDED if reply.success else Result.FAILED,
+        reason=None if reply.success else Reason.NODE_ERROR,
+        error=reply.error,
+        changed=reply.success,
+        after=Installed(name=command.backend, family=command.family, version=command.version)
+        if reply.success
+        else None,
+    )

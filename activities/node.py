@@ -1,0 +1,92 @@
+"""What is done on a node: run an operation there, or stop it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import structlog
+from temporalio import activity
+
+from activities.following import Following
+from contracts import temporal as names
+from contracts.messages import CancelAnswer, CancelCommand, Command
+from contracts.temporal import CancelOrder, CancelWord, NodeTask, NodeWord
+from domain.errors import NoAnswer, NodeAway
+from domain.node import Protocol
+from services.ports import NodeLink, OperationRuns
+
+log = structlog.get_logger()
+
+CANCEL_ANSWER_S = 10.0
+
+
+class NodeActivities:
+    """One method, one idempotent effect on one node."""
+
+    def __init__(self, link: NodeLink, runs: OperationRuns) -> None:
+        self._link = link
+        self._runs = runs
+
+    @activity.defn(name=names.RUN_ON_NODE)
+    async def run_on_node(self, task: NodeTask) -> NodeWord:
+        """Send the command and follow the node until it says how it ended, or our time is up."""
+        info = activity.info()
+        following = Following(
+            link=self._link,
+            task=task,
+            command=_command(task, fence=int(info.scheduled_time.timestamp() * 1000)),
+            tell_phase=lambda phase: self._runs.report_phase(info.workflow_id or "", task.request.op_id, phase),
+        )
+        async with _heartbeating(following, every=task.policy.heartbeat_timeout / 4):
+            if task.request.protocol is Protocol.LOCALAI:
+                return await following.one_long_request()
+            return await following.until_outcome()
+
+    @activity.defn(name=names.CANCEL_ON_NODE)
+    async def cancel_on_node(self, order: CancelOrder) -> CancelWord:
+        """Tell the node to stop; what it acknowledges is final."""
+        if order.protocol is Protocol.LOCALAI:
+            return CancelWord(cannot=True)
+        command = CancelCommand(op_id=order.op_id, family=order.family, mode=order.mode)
+        try:
+            reply = await self._link.cancel(order.node_id, command, within=CANCEL_ANSWER_S)
+        except (NodeAway, NoAnswer):
+            return CancelWord(away=True)
+        if reply.answer is CancelAnswer.STOPPED:
+            return CancelWord(stopped=True, stopped_after_s=reply.stopped_after_s)
+        return CancelWord(outcome=reply.outcome)
+
+
+def _command(task: NodeTask, *, fence: int) -> Command:
+    wanted = task.request.wanted
+    return Command(
+        backend=wanted.backend,
+        uri=wanted.uri,
+        name=wanted.name,
+        alias=wanted.alias,
+        force=wanted.force,
+        op_id=task.request.op_id,
+        kind=wanted.kind,
+        family=wanted.family,
+        fence=fence,
+        version=wanted.version,
+        sha256=wanted.sha256,
+        size=wanted.size,
+    )
+
+
+@asynccontextmanager
+async def _heartbeating(following: Following, *, every: timedelta) -> AsyncIterator[None]:
+    """An activity that does not heartbeat never learns that it was cancelled."""
+
+    async def beat() -> None:
+        while True:
+            activity.heartbeat(following.last_progress)
+            await asyncio.sleep(every.total_seconds())
+
+    beating = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        beating.cancel()

@@ -1,0 +1,205 @@
+"""The Temporal client of a process, and operations as runs. No call here outlives its bound."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from urllib.parse import quote
+
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
+from temporalio.common import Priority, SearchAttributePair, TypedSearchAttributes, WorkflowIDConflictPolicy
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
+
+from contracts import temporal as names
+from contracts.messages import Outcome
+from contracts.temporal import (
+    CancelRequest,
+    FleetWatch,
+    NodeBack,
+    OperationInput,
+    OutcomeReport,
+    Payload,
+    PhaseReport,
+    Run,
+)
+from domain.errors import AlreadyRunning, ServiceUnavailable
+from domain.operation import Phase, State
+from runtime.settings import ControlSettings
+
+CALL_LIMIT_S = 1.8
+"""A write answers within 2 s, also when Temporal does not."""
+LIST_LIMIT_S = 20.0
+INTERACTIVE = 2
+BATCHED = 4
+
+
+async def connect(settings: ControlSettings, *, lazy: bool = False) -> Client:
+    """Connect with our data converter; `lazy` for a process that must start without Temporal."""
+    return await Client.connect(
+        settings.temporal_address,
+        namespace=settings.temporal_namespace,
+        data_converter=pydantic_data_converter,
+        grpc_compression=GrpcCompression.NONE,
+        lazy=lazy,
+    )
+
+
+async def prepare_namespace(client: Client) -> None:
+    """Register the search attributes; at every boot, because a flag is ignored on an existing database."""
+    attributes = {key.name: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD for key in names.SEARCH_ATTRIBUTES}
+    try:
+        await client.operator_service.add_search_attributes(
+            AddSearchAttributesRequest(namespace=client.namespace, search_attributes=attributes)
+        )
+    except RPCError as error:
+        if error.status is not RPCStatusCode.ALREADY_EXISTS:
+            raise
+
+
+def run_url(ui_url: str, namespace: str, workflow_id: str, run_id: str) -> str:
+    """Where the Temporal Web UI shows that run."""
+    return f"{ui_url}/namespaces/{namespace}/workflows/{quote(workflow_id, safe='')}/{run_id}/history"
+
+
+class TemporalRuns:
+    """Operations as Temporal sees them; satisfies `services.ports.OperationRuns`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def start(self, request: OperationInput, *, intent: str) -> str:
+        """Start the run and return its id; `AlreadyRunning` when the lock is taken."""
+        asked = request.request
+        title = f"{asked.wanted.kind.capitalize()} {asked.wanted.backend} {asked.wanted.version}".rstrip()
+        try:
+            async with _bounded(CALL_LIMIT_S):
+                handle = await self._client.start_workflow(
+                    names.BACKEND_OPERATION,
+                    request,
+                    id=names.operation_workflow_id(asked.node_id, asked.wanted.family),
+                    task_queue=names.CONTROL_QUEUE,
+                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                    memo={names.MEMO_OP_ID: asked.op_id, names.MEMO_INTENT: intent},
+                    search_attributes=_search_attributes(request),
+                    static_summary=f"{title} on {asked.node_name}",
+                    static_details=_details(request),
+                    priority=_priority(asked.batch_id),
+                )
+        except WorkflowAlreadyStartedError as error:
+            raise AlreadyRunning(error.run_id or "") from None
+        return handle.result_run_id or ""
+
+    async def describe(self, workflow_id: str, run_id: str | None = None) -> Run | None:
+        """What Temporal knows of that run (the latest when none is named); None when it knows nothing."""
+        try:
+            async with _bounded(CALL_LIMIT_S):
+                return await _run(await self._client.get_workflow_handle(workflow_id, run_id=run_id).describe())
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise
+
+    async def cancel(self, workflow_id: str, request: CancelRequest) -> bool:
+        return await self._signal(workflow_id, names.SIGNAL_CANCEL, request)
+
+    async def node_back(self, workflow_id: str, node_id: str) -> None:
+        await self._signal(workflow_id, names.SIGNAL_NODE_BACK, NodeBack(node_id=node_id))
+
+    async def report_outcome(self, workflow_id: str, outcome: Outcome) -> None:
+        await self._signal(workflow_id, names.SIGNAL_OUTCOME, OutcomeReport(outcome=outcome))
+
+    async def report_phase(self, workflow_id: str, op_id: str, phase: Phase) -> None:
+        await self._signal(workflow_id, names.SIGNAL_PHASE, PhaseReport(op_id=op_id, phase=phase))
+
+    async def open_runs(self) -> Sequence[Run]:
+        """Every open operation. Visibility lags behind: describe before believing that one is missing."""
+        query = f"WorkflowType = '{names.BACKEND_OPERATION}' AND ExecutionStatus = 'Running'"
+        async with _bounded(LIST_LIMIT_S):
+            return [await _run(execution) async for execution in self._client.list_workflows(query)]
+
+    async def keep_watch(self, watch: FleetWatch) -> None:
+        """Make sure that the fleet monitor runs; whoever comes second joins."""
+        await self._client.start_workflow(
+            names.FLEET_MONITOR,
+            watch,
+            id=names.FLEET_MONITOR_ID,
+            task_queue=names.CONTROL_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            static_summary="Wakes waiting operations, repairs rows, stops orphans",
+        )
+
+    async def ping(self) -> None:
+        """Raise `ServiceUnavailable` when Temporal does not answer."""
+        async with _bounded(CALL_LIMIT_S):
+            await self._client.service_client.check_health(timeout=timedelta(seconds=1))
+
+    async def _signal(self, workflow_id: str, name: str, payload: Payload) -> bool:
+        try:
+            async with _bounded(CALL_LIMIT_S):
+                await self._client.get_workflow_handle(workflow_id).signal(name, payload)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return False
+            raise
+        return True
+
+
+@asynccontextmanager
+async def _bounded(seconds: float) -> AsyncIterator[None]:
+    """`rpc_timeout` bounds one attempt only, so the whole call is bounded here."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise ServiceUnavailable("Temporal does not answer.", server="temporal") from None
+    except RPCError as error:
+        if error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+            raise ServiceUnavailable("Temporal does not answer.", server="temporal") from error
+        raise
+    except RuntimeError as error:  # a lazy client that never connected says it this way
+        raise ServiceUnavailable("Temporal does not answer.", server="temporal") from error
+
+
+async def _run(execution: WorkflowExecution) -> Run:
+    memo = await execution.memo()
+    return Run(
+        workflow_id=execution.id,
+        run_id=execution.run_id,
+        is_open=execution.status is WorkflowExecutionStatus.RUNNING,
+        op_id=memo.get(names.MEMO_OP_ID, ""),
+        intent=memo.get(names.MEMO_INTENT, ""),
+    )
+
+
+def _search_attributes(request: OperationInput) -> TypedSearchAttributes:
+    asked = request.request
+    pairs = [
+        SearchAttributePair(names.NODE, asked.node_name),
+        SearchAttributePair(names.BACKEND, asked.wanted.family),
+        SearchAttributePair(names.KIND, asked.wanted.kind),
+        SearchAttributePair(names.STATE, State.QUEUED),
+    ]
+    if asked.batch_id:
+        pairs.append(SearchAttributePair(names.BATCH, asked.batch_id))
+    return TypedSearchAttributes(pairs)
+
+
+def _details(request: OperationInput) -> str:
+    asked = request.request
+    lines = [f"operation `{asked.op_id}`", f"node `{asked.node_name}` ({asked.node_id})"]
+    if asked.wanted.uri:
+        lines.append(f"from {asked.wanted.uri}")
+    if asked.requested_by:
+        lines.append(f"asked for by {asked.requested_by}" + (f": {asked.note}" if asked.note else ""))
+    return "\n\n".join(lines)
+
+
+def _priority(batch_id: str | None) -> Priority:
+    """A person's request goes before a batch's; batches share fairly."""
+    if batch_id is None:
+        return Priority(priority_key=INTERACTIVE)
+    return Priority(priority_key=BATCHED, fairness_key=batch_id[:64])

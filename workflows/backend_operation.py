@@ -1,0 +1,380 @@
+"""One install, upgrade, rollback or removal on one node, as a durable process."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from contracts import temporal as names
+    from contracts.messages import CancelMode, Outcome, Result
+    from contracts.temporal import (
+        CancelOrder,
+        CancelRequest,
+        CancelWord,
+        NodeBack,
+        NodeTask,
+        NodeWord,
+        OperationInput,
+        OperationResult,
+        OutcomeReport,
+        PhaseReport,
+        Status,
+    )
+    from contracts.words import tell
+    from domain.operation import OPEN, PERMANENT, Event, Phase, Reason, State, back_off
+    from workflows import policy as options
+    from workflows.ledger import Ledger
+
+WEB_UI = "Temporal Web UI"
+
+
+@workflow.defn(name=names.BACKEND_OPERATION)
+class BackendOperation:
+    """Wait for the node, run on it, heed what it says, carry out a cancel; whatever dies meanwhile."""
+
+    @workflow.init
+    def __init__(self, start: OperationInput) -> None:
+        self._request = start.request
+        self._policy = start.policy
+        self._ledger = Ledger(start)
+        self._phase: Phase | None = None
+        self._cancel: CancelRequest | None = None
+        self._node_heard = False
+        self._reported: Outcome | None = None
+        self._attached: workflow.ActivityHandle[NodeWord] | None = None
+        self._maybe_on_node = self._ledger.dispatched_at is not None
+        self._away_since: datetime | None = None
+
+    @workflow.run
+    async def run(self, _start: OperationInput) -> OperationResult:
+        work = asyncio.create_task(self._drive())
+        while not work.done():
+            try:
+                await asyncio.shield(work)
+            except asyncio.CancelledError:  # the Web UI's own button takes the way of the signal
+                self._ask_cancel(CancelRequest(op_id=self._request.op_id, by=WEB_UI))
+        return work.result()
+
+    # signals and query
+
+    @workflow.signal(name=names.SIGNAL_CANCEL)
+    def cancel(self, request: CancelRequest) -> None:
+        if request.op_id == self._request.op_id:
+            self._ask_cancel(request)
+
+    @workflow.signal(name=names.SIGNAL_NODE_BACK)
+    def node_back(self, _: NodeBack) -> None:
+        self._node_heard = True
+
+    @workflow.signal(name=names.SIGNAL_OUTCOME)
+    def outcome(self, report: OutcomeReport) -> None:
+        if report.outcome.op_id == self._request.op_id and report.outcome.result is not Result.INTERRUPTED:
+            self._reported = report.outcome
+
+    @workflow.signal(name=names.SIGNAL_PHASE)
+    def phase(self, report: PhaseReport) -> None:
+        if report.op_id == self._request.op_id:
+            self._phase = report.phase
+
+    @workflow.query(name=names.QUERY_STATUS)
+    def status(self) -> Status:
+        return self._ledger.status(self._phase)
+
+    # the process
+
+    async def _drive(self) -> OperationResult:
+        while self._ledger.state in OPEN:
+            if self._cancel is not None:
+                await self._carry_out(self._cancel)
+            elif (word := await self._word_from_node()) is not None:
+                await self._heed(word)
+            self._continue_as_new_if_long()
+        if self._attached is not None:
+            self._attached.cancel()
+        await self._ledger.settle()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return self._result()
+
+    async def _word_from_node(self) -> NodeWord | None:
+        """Attach to the node's work until it says something; None when a cancel or the deadline comes first."""
+        attached = self._attach()
+        if not await self._something_happens():
+            self._ask_cancel(CancelRequest(op_id=self._request.op_id, why=Reason.DEADLINE))
+        if self._reported is not None:
+            return NodeWord(outcome=self._reported, accepted=True)
+        if self._cancel is not None:
+            return None
+        if attached.done():
+            return await self._read(attached)
+        await self._dispatched()
+        return None
+
+    def _attach(self) -> workflow.ActivityHandle[NodeWord]:
+        if self._attached is None:
+            wanted = self._request.wanted
+            self._node_heard = False
+            self._attached = workflow.start_activity(
+                names.RUN_ON_NODE,
+                NodeTask(request=self._request, policy=self._policy),
+                result_type=NodeWord,
+                summary=f"{wanted.kind} {wanted.backend} on {self._request.node_name}",
+                **options.run_on_node(self._policy),
+            )
+        return self._attached
+
+    async def _something_happens(self) -> bool:
+        """False when the deadline passes first."""
+        try:
+            await workflow.wait_condition(self._anything_new, timeout=self._until_deadline())
+        except TimeoutError:
+            return False
+        return True
+
+    def _anything_new(self) -> bool:
+        return (
+            self._cancel is not None
+            or self._reported is not None
+            or (self._attached is not None and self._attached.done())
+            or (self._phase is not None and self._ledger.state is not State.RUNNING)
+        )
+
+    def _until_deadline(self) -> timedelta | None:
+        if self._ledger.dispatched_at is None or self._cancel is not None:
+            return None
+        return max(self._ledger.dispatched_at + self._policy.deadline - workflow.now(), timedelta(0))
+
+    async def _read(self, attached: workflow.ActivityHandle[NodeWord]) -> NodeWord:
+        self._attached = None
+        was_there, self._maybe_on_node = self._maybe_on_node, True
+        try:
+            word = await attached
+        except ActivityError:  # our worker died or stopped: the node goes on
+            return NodeWord(accepted=self._ledger.dispatched_at is not None)
+        if word.away and not word.accepted:
+            self._maybe_on_node = was_there
+        return word
+
+    async def _dispatched(self) -> None:
+        """The node has begun: say so."""
+        self._away_since = None
+        self._ledger.move(Event.DISPATCH)
+        await self._ledger.write()
+
+    async def _heed(self, word: NodeWord) -> None:
+        if word.outcome is not None:
+            await self._conclude(word.outcome)
+        elif word.busy_op_id:
+            await self._make_room(word.busy_op_id)
+        elif word.refused:
+            self._ledger.move(Event.FAIL, reason=Reason.REFUSED_BY_NODE, detail=word.refused)
+        elif word.away:
+            await self._wait_for_node(dispatched=word.accepted)
+        else:
+            await self._lose_sight(accepted=word.accepted)
+
+    async def _conclude(self, outcome: Outcome) -> None:
+        """The node's own report is the only way to succeed, and the only failure that counts."""
+        self._reported = None
+        if self._ledger.state is not State.RUNNING:
+            self._ledger.move(Event.DISPATCH)
+        match outcome.result:
+            case Result.SUCCEEDED:
+                self._ledger.move(Event.SUCCEED, detail=_what_changed(outcome), outcome=outcome)
+            case Result.CANCELLED:
+                self._ledger.move(Event.CANCEL, reason=Reason.REQUESTED, detail=outcome.error, outcome=outcome)
+            case Result.FAILED:
+                await self._failed(outcome)
+            case _:  # interrupted, or a word we do not know: send again, it costs no attempt
+                await self._lose_sight(accepted=True)
+
+    async def _lose_sight(self, *, accepted: bool) -> None:
+        """No answer, or our worker died: the node goes on and we attach again. Never an attempt."""
+        self._phase = None
+        if accepted or self._ledger.dispatched_at is not None:
+            self._ledger.move(Event.LOSE_SIGHT)
+            await self._ledger.write()
+        await self._sleep_until(lambda: self._cancel is not None, options.REATTACH_PAUSE)
+
+    async def _make_room(self, other_op_id: str) -> None:
+        """We hold the lock, so whatever else works on this backend at the node has no owner any more."""
+        word = await self._tell_node(other_op_id)
+        if not word.stopped and word.outcome is None:
+            await self._pause(Reason.NODE_BUSY, options.BUSY_PAUSE, f"operation {other_op_id}")
+
+    async def _failed(self, outcome: Outcome) -> None:
+        reason = outcome.reason or Reason.NODE_ERROR
+        if reason in PERMANENT:
+            self._ledger.move(Event.FAIL, reason=reason, detail=outcome.error, outcome=outcome)
+        elif reason is Reason.SOURCE_DOWN:
+            pause = timedelta(seconds=outcome.retry_after_s) if outcome.retry_after_s else self._policy.source_retry
+            await self._pause(Reason.SOURCE_DOWN, pause, outcome.error)
+        else:
+            await self._back_off(reason, outcome)
+
+    async def _back_off(self, reason: Reason, outcome: Outcome) -> None:
+        failures = self._ledger.count_failure()
+        if failures >= self._policy.max_attempts:
+            detail = f"attempt {failures}: {outcome.error or reason}"
+            self._ledger.move(Event.EXHAUST, reason=Reason.ATTEMPTS_EXHAUSTED, detail=detail, outcome=outcome)
+            return
+        pause = back_off(failures, first=self._policy.back_off_first, cap=self._policy.back_off_cap)
+        await self._pause(Reason.BACK_OFF, pause, f"attempt {failures}: {outcome.error or reason}")
+
+    async def _pause(self, reason: Reason, pause: timedelta, detail: str) -> None:
+        """Wait without the node; only a cancel ends it early."""
+        self._phase = None
+        self._ledger.move(Event.POSTPONE, reason=reason, detail=detail, until=workflow.now() + pause)
+        await self._ledger.write()
+        await self._sleep_until(lambda: self._cancel is not None, pause)
+
+    async def _wait_for_node(self, *, dispatched: bool) -> None:
+        """Until the node is heard again, or for as long as we are willing to wait."""
+        self._phase = None
+        dispatched = dispatched or self._ledger.dispatched_at is not None
+        self._away_since = self._away_since or workflow.now()
+        limit = self._policy.lost_after if dispatched else self._policy.wait_for_node
+        until = self._away_since + limit if limit is not None else None
+        if until is not None and workflow.now() >= until:
+            self._give_up(dispatched=dispatched)
+            return
+        self._ledger.move(Event.POSTPONE, reason=Reason.NODE_AWAY, until=until)
+        await self._ledger.write()
+        pause = self._policy.node_poll if until is None else min(self._policy.node_poll, until - workflow.now())
+        await self._sleep_until(
+            lambda: self._node_heard or self._cancel is not None or self._reported is not None, pause
+        )
+
+    def _give_up(self, *, dispatched: bool) -> None:
+        if dispatched:
+            self._ledger.move(Event.FAIL, reason=Reason.LOST_NODE)
+        else:
+            self._ledger.move(Event.EXPIRE, reason=Reason.NODE_NEVER_CAME)
+
+    async def _sleep_until(self, woken: Callable[[], bool], pause: timedelta) -> None:
+        try:
+            await workflow.wait_condition(woken, timeout=max(pause, timedelta(0)))
+        except TimeoutError:
+            return
+
+    # cancel
+
+    def _ask_cancel(self, request: CancelRequest) -> None:
+        if self._cancel is None or request.force:
+            self._cancel = request
+
+    async def _carry_out(self, request: CancelRequest) -> None:
+        """Tell the node before we say that it stopped; the node's completion may win."""
+        if request.force or not (self._maybe_on_node or self._attached):
+            self._cancelled(request)
+            return
+        if self._ledger.state is not State.CANCELLING:
+            self._ledger.move(Event.ASK_CANCEL, reason=request.why, detail=request.detail, by=request.by)
+            self._ledger.write_behind()
+        word = await self._tell_node(self._request.op_id)
+        if word.stopped:
+            self._cancelled(request, f"node stopped after {word.stopped_after_s:.1f} s")
+        elif word.outcome is not None:
+            await self._conclude_late(word.outcome, request)
+        else:
+            await self._until_node_can_be_told(request, cannot=word.cannot)
+
+    def _cancelled(self, request: CancelRequest, how: str = "") -> None:
+        said = "; ".join(part for part in (request.detail, how) if part)
+        if request.why is Reason.DEADLINE:
+            self._ledger.move(Event.FAIL, reason=Reason.DEADLINE, detail=said)
+            return
+        reason = Reason.FORCED if request.force else request.why
+        self._ledger.move(Event.CANCEL, reason=reason, detail=said, by=request.by)
+
+    async def _conclude_late(self, outcome: Outcome, request: CancelRequest) -> None:
+        """The cancel came too late: what the node says stands."""
+        match outcome.result:
+            case Result.SUCCEEDED:
+                detail = f"{_what_changed(outcome)}; the cancel came too late"
+                self._ledger.move(Event.SUCCEED, detail=detail, outcome=outcome)
+            case Result.FAILED:
+                reason = outcome.reason or Reason.NODE_ERROR
+                if reason in PERMANENT:
+                    self._ledger.move(Event.FAIL, reason=reason, detail=outcome.error, outcome=outcome)
+                else:  # the attempt failed and there will be no other: that is what was asked for
+                    self._cancelled(request, outcome.error)
+            case _:
+                self._cancelled(request)
+
+    async def _tell_node(self, op_id: str) -> CancelWord:
+        request = self._request
+        order = CancelOrder(
+            node_id=request.node_id,
+            node_name=request.node_name,
+            protocol=request.protocol,
+            op_id=op_id,
+            family=request.wanted.family,
+            mode=self._cancel.mode if self._cancel is not None else CancelMode.DISCARD,
+        )
+        word: CancelWord = await workflow.execute_activity(
+            names.CANCEL_ON_NODE,
+            order,
+            result_type=CancelWord,
+            summary=f"stop {op_id} on {request.node_name}",
+            **options.CANCEL_ON_NODE,
+        )
+        return word
+
+    async def _until_node_can_be_told(self, request: CancelRequest, *, cannot: bool) -> None:
+        """Node away, or a LocalAI worker that cannot be interrupted: wait for its word, its return, or force."""
+        self._node_heard = False
+        if cannot:
+            self._attach()
+
+        def woken() -> bool:
+            attached = self._attached is not None and self._attached.done()
+            forced = self._cancel is not None and self._cancel.force
+            return attached or forced or self._node_heard or self._reported is not None
+
+        await self._sleep_until(woken, self._policy.node_poll)
+        if self._reported is not None:
+            await self._conclude_late(self._reported, request)
+        elif self._attached is not None and self._attached.done():
+            word = await self._read(self._attached)
+            if word.outcome is not None:
+                await self._conclude_late(word.outcome, request)
+
+    # the end
+
+    def _continue_as_new_if_long(self) -> None:
+        """A long life hands on what it knows; an attached activity is left to the next run, which attaches again."""
+        quiet = self._ledger.state in OPEN and self._cancel is None and self._attached is None
+        if quiet and self._reported is None and workflow.info().is_continue_as_new_suggested():
+            workflow.continue_as_new(
+                OperationInput(request=self._request, policy=self._policy, carried=self._ledger.carried())
+            )
+
+    def _result(self) -> OperationResult:
+        """Succeeded and cancelled complete the run; the others make it red in the Web UI."""
+        ledger = self._ledger
+        if ledger.state not in (State.SUCCEEDED, State.CANCELLED):
+            raise ApplicationError(
+                tell(ledger.state, ledger.reason, ledger.detail),
+                type=ledger.reason or ledger.state,
+                non_retryable=True,
+            )
+        outcome = ledger.outcome
+        return OperationResult(
+            op_id=self._request.op_id,
+            state=ledger.state,
+            detail=ledger.detail,
+            before=outcome.before if outcome else None,
+            after=outcome.after if outcome else None,
+        )
+
+
+def _what_changed(outcome: Outcome) -> str:
+    """A no-op is never told as a change."""
+    after = f"{outcome.after.version or outcome.after.digest[:19]}" if outcome.after else ""
+    if not outcome.changed:
+        return f"{after} was installed already; nothing changed".strip()
+    before = f"{outcome.before.version or outcome.before.digest[:19]}" if outcome.before else ""
+    return f"{before} -> {after}" if before else after

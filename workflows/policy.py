@@ -1,0 +1,55 @@
+"""Every timeout and retry policy of the workflows, by name."""
+
+from datetime import timedelta
+from typing import Any
+
+from temporalio.common import Priority, RetryPolicy
+from temporalio.workflow import ActivityCancellationType
+
+from contracts import temporal as names
+from contracts.temporal import FleetWatch, Policy
+
+ONCE = RetryPolicy(maximum_attempts=1)
+FOR_EVER = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
+
+RECORD_AT_ONCE: dict[str, Any] = {
+    "schedule_to_close_timeout": timedelta(seconds=1),
+    "retry_policy": ONCE,
+}
+"""A local activity: cheap, and never in the way of a cancel for more than a second."""
+
+RECORD_UNTIL_DONE: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(seconds=10),
+    "retry_policy": FOR_EVER,
+}
+
+CANCEL_ON_NODE: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(seconds=15),
+    "retry_policy": FOR_EVER,
+    "priority": Priority(priority_key=1),
+}
+
+REATTACH_PAUSE = timedelta(seconds=1)
+BUSY_PAUSE = timedelta(seconds=5)
+
+GRACE = timedelta(minutes=1)
+"""run_on_node gives its slot back by itself after the request timeout; this only catches a hang"""
+
+
+def run_on_node(policy: Policy) -> dict[str, Any]:
+    """One attempt: the workflow owns the retries, so that a worker's death is visible to it."""
+    return {
+        "task_queue": names.NODE_QUEUE,
+        "start_to_close_timeout": policy.request_timeout + GRACE,
+        "heartbeat_timeout": policy.heartbeat_timeout,
+        "retry_policy": ONCE,
+        "cancellation_type": ActivityCancellationType.TRY_CANCEL,
+    }
+
+
+def watch_fleet(watch: FleetWatch) -> dict[str, Any]:
+    return {
+        "start_to_close_timeout": watch.rest + GRACE,
+        "heartbeat_timeout": watch.heartbeat_timeout,
+        "retry_policy": RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=15)),
+    }
