@@ -1,0 +1,64 @@
+import inspect
+
+import pytest
+
+from contracts import words
+from domain import errors
+from domain.errors import NodesmithError
+from domain.operation import ENDED, Kind, Phase, Reason, State
+
+CODES = sorted({cls.code for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, NodesmithError)})
+NEEDS_NO_REMEDY = {
+    Reason.REQUESTED,
+    Reason.SUPERSEDED,
+    Reason.NODE_REMOVED,
+}
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_reason_has_a_sentence_and_a_remedy(reason: Reason) -> None:
+    said = words.REASONS[reason]
+    assert said.sentence.strip()
+    assert bool(said.remedy.strip()) == (reason not in NEEDS_NO_REMEDY)
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_every_state_has_a_sentence(state: State) -> None:
+    assert words.STATES[state].sentence.strip()
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_error_code_has_a_sentence(code: str) -> None:
+    assert words.ERRORS[code].sentence.endswith(".")
+
+
+def test_no_words_are_left_over_for_codes_that_nothing_raises() -> None:
+    assert sorted(words.ERRORS) == CODES
+
+
+@pytest.mark.parametrize("state", sorted(ENDED))
+def test_every_end_has_an_outcome_for_localai_clients(state: State) -> None:
+    assert words.LOCALAI_OUTCOMES[state] in {"completed", "failed", "cancelled"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.UNKNOWN])
+def test_every_kind_has_a_task_type_for_localai_clients(kind: Kind) -> None:
+    assert words.LOCALAI_TASK_TYPES[kind]
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (words.tell(State.RUNNING, None, phase=Phase.DOWNLOADING), "downloading on the node"),
+        (words.tell(State.RUNNING, None), "running on the node"),
+        (words.tell(State.WAITING, Reason.NODE_AWAY), "waiting: the node does not answer"),
+        (words.tell(State.WAITING, Reason.NODE_AWAY, phase=Phase.DOWNLOADING), "waiting: the node does not answer"),
+        (
+            words.tell(State.FAILED, Reason.NO_DISK, "3 GB short"),
+            "failed: not enough disk space on the node (3 GB short)",
+        ),
+        (words.tell(State.SUCCEEDED, None), "succeeded"),
+    ],
+)
+def test_an_operation_is_told_in_one_line(said: str, sentence: str) -> None:
+    assert said == sentence
