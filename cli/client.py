@@ -1,0 +1,123 @@
+"""The HTTP client of the command line: finds the API, and turns what goes wrong into a sentence and a remedy."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx2
+from pydantic import BaseModel, ValidationError
+
+from cli.failures import UNREACHABLE, CommandFailed
+from contracts.http import Problem
+
+Shape = TypeVar("Shape", bound=BaseModel)
+
+_TIMEOUT = httpx2.Timeout(35.0, connect=5.0)
+_STREAM_TIMEOUT = httpx2.Timeout(40.0, connect=5.0)
+"""the API sends a comment every 15 s: longer silence is a dead link"""
+
+
+@dataclass(frozen=True)
+class ServerSentEvent:
+    """One event of the stream; progress ticks have no id."""
+
+    event: str
+    data: Any
+    id: str = ""
+
+
+class ApiClient:
+    """One API, one token. Every method raises `CommandFailed` when the API cannot or will not."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url.rstrip("/")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def get(self, path: str, **query: str | int | bool | None) -> Any:
+        asked = {name: value for name, value in query.items() if value is not None}
+        return self._send("GET", path, params=asked)
+
+    def post(self, path: str, body: BaseModel | None = None, *, idempotency_key: str = "") -> Any:
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        return self._send("POST", path, json=body.model_dump(mode="json") if body else None, headers=headers)
+
+    @contextmanager
+    def events(self, path: str, *, last_event_id: str = "", **query: str) -> Iterator[Iterator[ServerSentEvent]]:
+        """Follow an event stream; `httpx2.TransportError` when it breaks."""
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_event_id} if last_event_id else {})
+        with self._http.stream("GET", path, params=query, headers=headers, timeout=_STREAM_TIMEOUT) as response:
+            if response.is_error:
+                response.read()
+                raise refusal(response)
+            yield parse_events(response.iter_lines())
+
+    def _send(self, method: str, path: str, **parts: Any) -> Any:
+        try:
+            response = self._http.request(method, path, **parts)
+        except httpx2.TransportError as error:
+            raise unreachable(self.url, error) from error
+        if response.is_error:
+            raise refusal(response)
+        return response.json()
+
+
+def parse_events(lines: Iterator[str]) -> Iterator[ServerSentEvent]:
+    """Read the stream format: fields until an empty line, comments dropped."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        if line and name:
+            value = value.removeprefix(" ")
+            fields[name] = f"{fields[name]}\n{value}" if name == "data" and name in fields else value
+        elif not line and "data" in fields:
+            yield ServerSentEvent(
+                event=fields.get("event", "message"), data=json.loads(fields["data"]), id=fields.get("id", "")
+            )
+            fields = {}
+
+
+def refusal(response: httpx2.Response) -> CommandFailed:
+    """Say what the API said; it speaks problem+json, a proxy in front of it may not."""
+    try:
+        problem = Problem.model_validate_json(response.content)
+    except ValidationError:
+        return CommandFailed(
+            f"The API answered {response.status_code} {response.reason_phrase}, without saying why.",
+            "Is the address right? `--url` or NODESMITH_URL names it.",
+            code="not_a_problem",
+        )
+    return CommandFailed(problem.detail, problem.remedy, code=problem.code)
+
+
+def unreachable(url: str, error: httpx2.TransportError) -> CommandFailed:
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+        sentence, remedy = f"Nobody answers at {url}.", "Start Nodesmith with `nodesmith up` (or `make run`)."
+    else:
+        sentence = f"The connection to {url} broke ({type(error).__name__})."
+        remedy = "Nothing that was accepted is lost: `nodesmith ops ls` shows it."
+    return CommandFailed(sentence, remedy, code="unreachable", exit_code=UNREACHABLE)
+
+
+def read(shape: type[Shape], answer: Any) -> Shape:
+    """Read an answer; a shape that does not fit means another program, or another version, answers there."""
+    try:
+        return shape.model_validate(answer)
+    except ValidationError as error:
+        raise CommandFailed(
+            f"The API's answer is not a {shape.__name__}.",
+            "Does the address belong to Nodesmith, and is it of this version?",
+            code="unexpected_answer",
+        ) from error

@@ -1,0 +1,84 @@
+"""The `nodesmith` command: a client of the HTTP API that can also start Nodesmith's processes."""
+
+import importlib
+import importlib.metadata
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from cli.failures import CommandFailed
+
+COMMANDS = {
+    "up": ("cli.up", "Start the whole system on this machine."),
+    "down": ("cli.up", "Stop what `up` started."),
+    "status": ("cli.up", "Say what runs, and where."),
+    "nodes": ("cli.nodes", "List nodes, look at one, approve one."),
+    "backends": ("cli.backends", "List the backends there are; install one on a node."),
+    "ops": ("cli.operations", "List, show, watch and cancel operations."),
+    "demo": ("cli.demo", "Kill it and watch: a tour of two minutes that ends by itself."),
+    "simulate": ("cli.simulate", "Play many nodes in one process, on the real wire."),
+    "api": ("cli.processes", "Run the HTTP API process."),
+    "worker": ("cli.processes", "Run a Temporal worker process."),
+    "agent": ("cli.processes", "Run the agent of this node."),
+    "secrets": ("cli.secrets", "Make the secret files that docker-compose.yml mounts."),
+}
+"""name -> (module with `register(app)`, short help)"""
+
+
+class OnDemand(TyperGroup):
+    """Imports the module of a command when it is called, not to list it: `nodesmith --help` stays quick."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, (_load(name) if name else listed), rest
+
+
+def _load(name: str) -> Any:
+    module, _ = COMMANDS[name]
+    loaded = typer.Typer(rich_markup_mode=None)
+    importlib.import_module(module).register(loaded)
+    return typer.main.get_group(loaded).commands[name]
+
+
+def make_app() -> typer.Typer:
+    # Plain help: it is quicker by a third than rich's, and reads the same in a pipe.
+    app = typer.Typer(
+        cls=OnDemand,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_nodesmith)
+    for name, (_, summary) in COMMANDS.items():
+        app.command(name, help=summary)(_unloaded)
+    return app
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if wanted:
+        typer.echo(f"nodesmith {importlib.metadata.version('nodesmith')}")
+        raise typer.Exit
+
+
+def _nodesmith(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Durable install, upgrade and removal of inference backends on a fleet of nodes."""
+
+
+def _unloaded() -> None:
+    """Stand in the list of commands for one that is not imported yet."""
+
+
+def main() -> None:
+    try:
+        make_app()()
+    except CommandFailed as failure:
+        sys.stderr.write((failure.as_json() if "--json" in sys.argv else failure.as_text()) + "\n")
+        sys.exit(failure.exit_code)

@@ -1,0 +1,41 @@
+"""The options that every client command has."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_PANEL = "Connection"
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="NODESMITH_URL",
+        help="Address of the API. Default: what `nodesmith up` left in the home folder.",
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        envvar="NODESMITH_TOKEN",
+        help="Admin token. Prefer the variable: arguments are visible to other users of this machine.",
+        rich_help_panel=_PANEL,
+        show_default=False,
+        show_envvar=True,
+    ),
+]
+Home = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        envvar="NODESMITH_HOME",
+        help="Home folder of `nodesmith up`. Default: ./.nodesmith here or in a parent, else ~/.nodesmith.",
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs; its fields are only ever added to.")]
