@@ -1,0 +1,259 @@
+"""One connection to NATS that comes back by itself, with the newest credential, for either end."""
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import nats.errors
+import structlog
+from nats.aio.client import Client, Server
+from nats.aio.msg import Msg
+
+from bus.credentials import CredentialIssuer
+from bus.nkeys import KeyPair
+from contracts import subjects
+from domain.errors import NoAnswer, NodeAway
+from domain.node import NatsCredential
+
+log = structlog.stdlib.get_logger(__name__)
+
+Credentials = Callable[[], NatsCredential]
+Handler = Callable[[Msg], Awaitable[None]]
+
+PING_INTERVAL = 10
+_FIRST_WAIT = 0.1
+_LONGEST_WAIT = 5.0
+_DRAIN = 5
+
+
+@dataclass(frozen=True)
+class _Subscription:
+    subject: str
+    handler: Handler
+    queue: str
+
+
+class _Signer:
+    """Answers the server's nonce with the newest credential; signature and JWT are always of the same one."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._jwt = b""
+
+    def sign(self, nonce: str) -> bytes:
+        newest = self._credentials()
+        self._jwt = newest.jwt.encode()
+        return base64.b64encode(KeyPair.from_seed(newest.seed).sign(nonce.encode()))
+
+    def jwt(self) -> bytes:
+        return self._jwt
+
+
+class Bus:
+    """A lasting link: subscriptions outlive reconnects, expired credentials and a server that starts later."""
+
+    def __init__(
+        self,
+        url: str,
+        credentials: Credentials,
+        *,
+        name: str,
+        inbox: str = "_INBOX",
+        ping_interval: int = PING_INTERVAL,
+    ) -> None:
+        signer = _Signer(credentials)
+        self._options: dict[str, Any] = {
+            "servers": url,
+            "name": name,
+            "inbox_prefix": inbox,
+            "signature_cb": signer.sign,
+            "user_jwt_cb": signer.jwt,
+            "ping_interval": ping_interval,
+            "max_reconnect_attempts": -1,
+            "reconnect_time_wait": 1,
+            "reconnect_to_server_handler": _next_try,
+            "drain_timeout": _DRAIN,
+            "error_cb": self._on_error,
+            "disconnected_cb": self._on_lost,
+            "reconnected_cb": self._on_back,
+        }
+        self._name = name
+        self._client = Client()
+        self._up = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._subscriptions: list[_Subscription] = []
+        self._in_flight: set[asyncio.Task[Msg]] = set()
+        self._on_reconnect: list[Callable[[], None]] = []
+        self.refusals: deque[str] = deque(maxlen=100)
+        """what the server did not let us say or hear, newest last"""
+
+    @property
+    def is_up(self) -> bool:
+        return self._up.is_set()
+
+    def start(self) -> None:
+        """Begin to connect, and never give up."""
+        self._keeper = asyncio.create_task(self._keep_open(), name=f"bus-{self._name}")
+
+    async def wait_up(self, within: float | None = None) -> bool:
+        """Wait for the link; False when it is still down after `within` seconds."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._up.wait(), within)
+        return self.is_up
+
+    def on_reconnect(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each reconnect: what was said meanwhile is lost."""
+        self._on_reconnect.append(listener)
+
+    async def renew(self) -> None:
+        """Connect anew with the newest credential, before the server drops the old one."""
+        if self.is_up:
+            await self._client.force_reconnect()
+
+    async def subscribe(self, subject: str, handler: Handler, *, queue: str = "") -> None:
+        """Hear a subject for as long as this bus lives; in force on return if the link is up."""
+        subscription = _Subscription(subject, handler, queue)
+        self._subscriptions.append(subscription)
+        if self.is_up:
+            await self._hear(subscription)
+            await self.settle()
+
+    async def publish(self, subject: str, payload: bytes) -> bool:
+        """Best effort: False when the link is down, and nothing is kept for later."""
+        if not self.is_up:
+            return False
+        await self._client.publish(subject, payload)
+        return True
+
+    async def request(self, subject: str, payload: bytes, *, within: float) -> bytes:
+        """Ask and wait. `NodeAway`: nobody listens. `NoAnswer`: too slow, or our own link was lost meanwhile."""
+        try:
+            async with asyncio.timeout(within):
+                await self._up.wait()
+                return await self._ask(subject, payload, within)
+        except nats.errors.NoRespondersError:
+            raise NodeAway(subject=subject) from None
+        except (TimeoutError, nats.errors.Error) as error:
+            raise NoAnswer(subject=subject) from error
+
+    async def settle(self) -> None:
+        """Return once the server has taken in all that was said before.
+
+        The client's flush writes its PING ahead of what is queued: only the second one comes after it.
+        """
+        with contextlib.suppress(nats.errors.Error):
+            await self._client.flush()
+            await self._client.flush()
+
+    async def close(self) -> None:
+        """Say what is still to be said, then leave."""
+        was_up = self.is_up
+        self._up.clear()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        try:
+            await (self._client.drain() if was_up else self._client.close())
+        except nats.errors.Error:
+            await self._client.close()
+
+    async def _ask(self, subject: str, payload: bytes, within: float) -> bytes:
+        asking = asyncio.ensure_future(self._client.request(subject, payload, timeout=within))
+        self._in_flight.add(asking)
+        try:
+            return (await asking).data
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            raise NoAnswer("The link to NATS was lost before the answer came.", subject=subject) from None
+        finally:
+            self._in_flight.discard(asking)
+
+    async def _keep_open(self) -> None:
+        """The client closes for good when its credential ends; then a new one takes over."""
+        for number in itertools.count():
+            closed = asyncio.Event()
+            self._client = Client()
+            await self._client.connect(**self._options, closed_cb=_setter(closed))
+            await self._hear_all()
+            self._go_up(again=number > 0)
+            await closed.wait()
+            self._go_down()
+
+    async def _hear_all(self) -> None:
+        heard = 0
+        while heard < len(self._subscriptions):  # one may be added while we settle
+            for subscription in self._subscriptions[heard:]:
+                await self._hear(subscription)
+                heard += 1
+            await self.settle()
+
+    async def _hear(self, subscription: _Subscription) -> None:
+        await self._client.subscribe(subscription.subject, queue=subscription.queue, cb=subscription.handler)
+
+    async def _on_lost(self) -> None:
+        self._go_down()
+
+    async def _on_back(self) -> None:
+        self._go_up(again=True)
+
+    async def _on_error(self, error: Exception) -> None:
+        words = str(error)
+        if "permissions violation" in words.lower():
+            self.refusals.append(words)
+            log.warning("nats.refused", link=self._name, error=words)
+        elif isinstance(error, nats.errors.Error):
+            log.warning("nats.error", link=self._name, error=words)
+        else:
+            log.debug("nats.error", link=self._name, error=repr(error))
+
+    def _go_up(self, *, again: bool) -> None:
+        self._up.set()
+        log.info("nats.up", link=self._name, again=again)
+        for listener in self._on_reconnect if again else ():
+            listener()
+
+    def _go_down(self) -> None:
+        """A reply to what was asked before cannot come any more: tell those who wait for one."""
+        if self.is_up:
+            log.warning("nats.down", link=self._name)
+        self._up.clear()
+        for asking in list(self._in_flight):
+            asking.cancel()
+
+
+async def connect_control(
+    url: str, issuer: CredentialIssuer, *, name: str, lifetime: timedelta = timedelta(hours=24), patience: float = 5.0
+) -> Bus:
+    """The control plane's end. Returns after `patience` seconds even if NATS is down: the bus goes on trying."""
+    bus = Bus(url, lambda: issuer.control_credential(lifetime), name=name)
+    bus.start()
+    await bus.wait_up(patience)
+    return bus
+
+
+def node_bus(url: str, node_id: str, credentials: Credentials, *, ping_interval: int = PING_INTERVAL) -> Bus:
+    """A node's end, not started yet: it hears replies only where no other node may listen."""
+    return Bus(url, credentials, name=f"node-{node_id}", inbox=subjects.inbox(node_id), ping_interval=ping_interval)
+
+
+def _next_try(servers: list[Server], _info: dict[str, Any]) -> tuple[Server | None, float]:
+    """Soon at first, then later and later, never all nodes at the same moment."""
+    server = min(servers, key=lambda each: each.reconnects)
+    longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(server.reconnects, 10))
+    return server, random.uniform(longest / 4, longest)  # noqa: S311 - jitter, no secret
+
+
+def _setter(event: asyncio.Event) -> Callable[[], Awaitable[None]]:
+    async def closed() -> None:
+        event.set()
+
+    return closed

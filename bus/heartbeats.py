@@ -1,0 +1,70 @@
+"""Heartbeats: said by each node, gathered by one process of the control plane and handed on in batches."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+from nats.aio.msg import Msg
+
+from bus.connection import Bus
+from contracts import subjects
+from contracts.messages import Heartbeat
+
+log = structlog.stdlib.get_logger(__name__)
+
+Take = Callable[[list[Heartbeat]], Awaitable[None]]
+
+
+async def publish_heartbeat(bus: Bus, heartbeat: Heartbeat) -> bool:
+    """The node's end; False when the link is down."""
+    return await bus.publish(subjects.heartbeat(heartbeat.node_id), heartbeat.encode())
+
+
+class HeartbeatSink:
+    """Gathers the newest heartbeat of each node and hands them to `take`, once every `every` seconds.
+
+    While the link is up `take` is called even with an empty list: that the sink listens is news too.
+    """
+
+    def __init__(self, bus: Bus, take: Take, *, every: float = 1.0) -> None:
+        self._bus = bus
+        self._take = take
+        self._every = every
+        self._gathered: dict[str, Heartbeat] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Listen until `stop`, then hand on what is left."""
+        await self._bus.subscribe(subjects.EVERY_HEARTBEAT, self._on_heartbeat, queue=subjects.HEARTBEAT_SINKS)
+        while not stop.is_set():
+            await self._hand_on()
+            await _sleep_unless(stop, self._every)
+        await self._hand_on()
+
+    async def _hand_on(self) -> None:
+        if not self._bus.is_up and not self._gathered:
+            return
+        batch = list(self._gathered.values())
+        self._gathered.clear()
+        try:
+            await self._take(batch)
+        except Exception:
+            log.exception("heartbeats.not_taken", nodes=len(batch))
+            self._gathered = {each.node_id: each for each in batch} | self._gathered
+
+    async def _on_heartbeat(self, message: Msg) -> None:
+        try:
+            heartbeat = Heartbeat.decode(message.data)
+        except ValueError:
+            log.warning("nats.unreadable", subject=message.subject, bytes=len(message.data))
+            return
+        if subjects.heartbeat(heartbeat.node_id) != message.subject:
+            log.warning("nats.foreign", subject=message.subject, node_id=heartbeat.node_id)
+            return
+        self._gathered[heartbeat.node_id] = heartbeat
+
+
+async def _sleep_unless(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return
