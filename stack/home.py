@@ -1,0 +1,119 @@
+"""The home folder: where it is, what lies where in it, and how a client finds the API through it."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from stack.files import write_private
+
+NAME = ".nodesmith"
+
+
+def find_home(chosen: Path | None = None) -> Path:
+    """The option, else $NODESMITH_HOME, else the nearest .nodesmith from here upwards, else ~/.nodesmith."""
+    if chosen is not None:
+        return chosen.expanduser().absolute()
+    named = os.environ.get("NODESMITH_HOME")
+    if named:
+        return Path(named).expanduser().absolute()
+    here = Path.cwd()
+    nearest = (folder / NAME for folder in (here, *here.parents) if (folder / NAME).is_dir())
+    return next(nearest, Path.home() / NAME)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What a client of this machine needs to know."""
+
+    url: str
+    token_file: Path
+    temporal_ui_url: str = ""
+
+    def token(self) -> str:
+        return self.token_file.read_text().strip()
+
+
+@dataclass(frozen=True)
+class Home:
+    """One stack's state, all of it. Only its owner may look inside."""
+
+    folder: Path
+
+    def create(self) -> bool:
+        """Make the folders; True when this is the first start."""
+        fresh = not self.connection_file.exists()
+        for folder in (self.folder, self.secrets, self.logs, self.agents):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.secrets.chmod(0o700)
+        return fresh
+
+    @property
+    def secrets(self) -> Path:
+        return self.folder / "secrets"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def agents(self) -> Path:
+        return self.folder / "agents"
+
+    @property
+    def gallery(self) -> Path:
+        return self.folder / "gallery"
+
+    @property
+    def postgres(self) -> Path:
+        return self.folder / "postgres"
+
+    @property
+    def nats(self) -> Path:
+        return self.folder / "nats"
+
+    @property
+    def temporal_database(self) -> Path:
+        return self.folder / "temporal" / "temporal.db"
+
+    @property
+    def ports_file(self) -> Path:
+        return self.folder / "ports.json"
+
+    @property
+    def connection_file(self) -> Path:
+        return self.folder / "connection.json"
+
+    @property
+    def processes_file(self) -> Path:
+        return self.folder / "processes.json"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.folder / "up.pid"
+
+    def log(self, process: str) -> Path:
+        return self.logs / f"{process}.log"
+
+    def secret(self, name: str) -> Path:
+        return self.secrets / name
+
+    def write_connection(self, connection: Connection) -> None:
+        fields = {
+            "url": connection.url,
+            "temporal_ui_url": connection.temporal_ui_url,
+            "token_file": str(connection.token_file.relative_to(self.folder)),
+        }
+        write_private(self.connection_file, json.dumps(fields, indent=2) + "\n")
+
+    def connection(self) -> Connection | None:
+        """What the last `up` left; None when there was none."""
+        try:
+            fields = json.loads(self.connection_file.read_text())
+        except FileNotFoundError:
+            return None
+        return Connection(
+            url=fields["url"],
+            token_file=self.folder / fields["token_file"],
+            temporal_ui_url=fields.get("temporal_ui_url", ""),
+        )

@@ -1,0 +1,43 @@
+"""The secrets of a home: made at the first start, each in a file of its own that only its owner reads."""
+
+import secrets
+
+from bus.credentials import Trust, new_trust
+from stack.files import write_private
+from stack.home import Home
+
+ADMIN_TOKEN = "admin-token"  # noqa: S105 - the name of a file
+REGISTRATION_TOKEN = "registration-token"  # noqa: S105
+POSTGRES_PASSWORD = "postgres-password"  # noqa: S105
+NATS_OPERATOR_SEED = "nats-operator-seed"
+NATS_ACCOUNT_SEED = "nats-account-seed"
+NATS_SYSTEM_SEED = "nats-system-seed"
+
+
+def ensure(home: Home) -> None:
+    """Make those that are missing; never replace one."""
+    trust = new_trust()
+    fresh = {
+        ADMIN_TOKEN: f"nsadmin-{secrets.token_urlsafe(32)}",
+        REGISTRATION_TOKEN: f"nsreg-{secrets.token_urlsafe(32)}",
+        POSTGRES_PASSWORD: secrets.token_urlsafe(32),
+        NATS_OPERATOR_SEED: trust.operator_seed,
+        NATS_ACCOUNT_SEED: trust.account_seed,
+        NATS_SYSTEM_SEED: trust.system_seed,
+    }
+    for name, value in fresh.items():
+        if not home.secret(name).exists():
+            write_private(home.secret(name), f"{value}\n")
+
+
+def read(home: Home, name: str) -> str:
+    return home.secret(name).read_text().strip()
+
+
+def trust(home: Home) -> Trust:
+    """The keys that the embedded NATS server trusts."""
+    return Trust(
+        operator_seed=read(home, NATS_OPERATOR_SEED),
+        account_seed=read(home, NATS_ACCOUNT_SEED),
+        system_seed=read(home, NATS_SYSTEM_SEED),
+    )
