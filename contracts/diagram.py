@@ -1,0 +1,53 @@
+"""The transition table as a page of the documentation: `python -m contracts.diagram > docs/states.md`."""
+
+import sys
+from collections.abc import Iterator
+
+from contracts.words import STATES
+from domain.operation import ENDED, OPEN, TRANSITIONS, Event, State
+
+_INTRODUCTION = """\
+# The states of an operation
+
+Generated from `domain/operation.py` by `python -m contracts.diagram > docs/states.md`; a test fails when it is old.
+Every move of an operation goes through that table, and the database refuses a state that is not in it.
+
+An arrow to `ended` stands for five: each open state can go to each end at any moment.
+An ended operation never moves again; `retry` makes a new one.
+"""
+
+
+def page() -> str:
+    """Draw the table: a picture for people, and every edge below it."""
+    return "\n".join([_INTRODUCTION, "```mermaid", *_picture(), "```", "", *_meanings(), "", *_edges(), ""])
+
+
+def _picture() -> Iterator[str]:
+    yield "stateDiagram-v2"
+    yield "    [*] --> queued"
+    for state, moves in TRANSITIONS.items():
+        for event, after in moves.items():
+            if after in OPEN and after is not state:
+                yield f"    {state} --> {after}: {event}"
+        yield f"    {state} --> ended"
+    yield "    state ended {"
+    yield from (f"        {state}" for state in State if state in ENDED)
+    yield "    }"
+
+
+def _meanings() -> Iterator[str]:
+    yield "| state | what people read |"
+    yield "|---|---|"
+    yield from (f"| `{state}` | {STATES[state].sentence} |" for state in State if state is not State.UNKNOWN)
+
+
+def _edges() -> Iterator[str]:
+    """All edges, one row an event; a dash means that the table refuses it."""
+    yield "| event | " + " | ".join(f"from `{state}`" for state in TRANSITIONS) + " |"
+    yield "|---|" + "---|" * len(TRANSITIONS)
+    for event in Event:
+        yield f"| {event} | " + " | ".join(moves.get(event, "-") for moves in TRANSITIONS.values()) + " |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
