@@ -1,7 +1,7 @@
 """The event feed: what is new since a number, and a wake-up when there may be something new."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import psycopg
 import structlog
@@ -46,7 +46,7 @@ class EventFeed:
         async with self._database.session() as session:
             return await session.scalar(select(func.max(OperationEventRow.id))) or 0
 
-    async def wakeups(self) -> AsyncIterator[None]:
+    async def wakeups(self) -> AsyncGenerator[None]:
         """Yield whenever there may be news: at once, on NOTIFY, after a reconnect, and every few seconds anyway."""
         while True:
             try:

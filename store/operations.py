@@ -1,11 +1,11 @@
 """The projection of the operations: written forwards only, each change together with its event."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, not_, or_, select, text, true, tuple_, update
+from sqlalchemy import Boolean, ColumnElement, Select, literal_column, or_, select, text, true, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql.dml import ReturningInsert
@@ -13,7 +13,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 from contracts.http import OperationEvent, OperationView
 from contracts.messages import Installed, Progress
 from contracts.temporal import OperationRequest, Projection
-from domain.operation import OPEN, Reason, State
+from domain.operation import ENDED, OPEN, Reason, State
 from store.clock import Clock, utc_now
 from store.database import EVENT_LOCK, Database
 from store.events import CHANNEL
@@ -23,10 +23,16 @@ from store.views import event_view, operation_view
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 """when the API writes a row: before anything the workflow can write"""
 
-_IS_OPEN = text(one_of("operations.state", OPEN))
-_IS_NODE_BOUND = text(one_of("operations.state", NODE_BOUND))
-_IS_UNSUCCESSFUL = text(f"{one_of('operations.state', UNSUCCESSFUL)} AND operations.dismissed_at IS NULL")
-"""literal, so that the planner sees the conditions of the partial indexes"""
+
+def _state_in(states: Iterable[State]) -> ColumnElement[bool]:
+    """Literal, so that the planner recognises the condition of a partial index."""
+    return literal_column(one_of("operations.state", states), Boolean)
+
+
+_IS_OPEN = _state_in(OPEN)
+_HAS_ENDED = _state_in(ENDED)
+_IS_NODE_BOUND = _state_in(NODE_BOUND)
+_IS_UNSUCCESSFUL = _state_in(UNSUCCESSFUL) & OperationRow.dismissed_at.is_(None)
 
 _LOCK_AND_WAKE = text("SELECT pg_advisory_xact_lock(:lock), pg_notify(:channel, '')")
 
@@ -91,7 +97,7 @@ class OperationTable:
 
     async def ended_among(self, op_ids: Sequence[str]) -> Sequence[OperationView]:
         """Of these, the ones that have ended: a node that still works on one has to be told."""
-        return await self._fetch(select(OperationRow).where(OperationRow.op_id.in_(op_ids), not_(_IS_OPEN)))
+        return await self._fetch(select(OperationRow).where(OperationRow.op_id.in_(op_ids), _HAS_ENDED))
 
     async def waiting_for(self, node_ids: Sequence[str]) -> Sequence[OperationView]:
         """What goes on once one of these nodes is heard: waits for an absent node, and cancels to deliver."""

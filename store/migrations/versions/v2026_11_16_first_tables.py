@@ -103,7 +103,7 @@ def _operations() -> None:
         sa.CheckConstraint(
             "state IN ('cancelled', 'cancelling', 'dead_letter', 'expired', 'failed', 'queued', 'running',"
             " 'still_installing', 'succeeded', 'waiting')",
-            name="ck_operations_state",
+            name=op.f("ck_operations_state"),
         ),
     )
 

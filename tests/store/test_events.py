@@ -1,0 +1,96 @@
+"""The event feed: numbers without gaps for a reader that follows."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import psycopg
+import pytest
+
+from domain.operation import State
+from store.database import Database
+from store.events import EventFeed
+from store.operations import OperationTable
+from tests.store.transitions import a_request, transition
+
+WRITERS = 50
+WRITES_EACH = 8
+
+
+@pytest.fixture
+async def wide_database(database_url: str) -> AsyncIterator[Database]:
+    """A pool that lets many transactions be open at once."""
+    database = Database(database_url, pool_size=25)
+    yield database
+    await database.close()
+
+
+async def follow(feed: EventFeed, since: int, count: int) -> list[int]:
+    """Read as the event stream does: only what is newer than the last number seen."""
+    seen: list[int] = []
+    while len(seen) < count:
+        seen += [event.id for event in await feed.after(seen[-1] if seen else since, limit=7)]
+    return seen
+
+
+async def test_reader_that_follows_by_number_misses_nothing_of_fifty_writers(
+    wide_database: Database, feed: EventFeed
+) -> None:
+    since = await feed.latest_id()
+    operations = OperationTable(wide_database)
+
+    async def write(_writer: int) -> None:
+        request = a_request()
+        for number in range(1, WRITES_EACH + 1):
+            assert await operations.record(transition(request, State.RUNNING, at=number, seq=number))
+
+    reader = asyncio.create_task(follow(feed, since, WRITERS * WRITES_EACH))
+    await asyncio.gather(*(write(writer) for writer in range(WRITERS)))
+    seen = await asyncio.wait_for(reader, 30)
+    assert seen == sorted(set(seen))
+    assert [event.id for event in await feed.after(since, limit=10_000)] == seen
+
+
+async def test_feed_is_filtered_by_operation_node_and_batch(operations: OperationTable, feed: EventFeed) -> None:
+    since = await feed.latest_id()
+    first, second = a_request(node_id="f1", batch_id="fb"), a_request(node_id="f2")
+    await operations.record(transition(first, State.RUNNING))
+    await operations.record(transition(second, State.RUNNING))
+    for wanted in ({"op_id": first.op_id}, {"node_id": "f1"}, {"batch_id": "fb"}):
+        assert [event.op_id for event in await feed.after(since, limit=9, **wanted)] == [first.op_id]
+    assert [event.op_id for event in await feed.after(since, limit=9)] == [first.op_id, second.op_id]
+    assert (await feed.after(since, limit=9))[-1].id == await feed.latest_id()
+
+
+async def test_notify_wakes_a_reader_long_before_the_tick(database: Database, operations: OperationTable) -> None:
+    async with aclosing(EventFeed(database, tick_s=3600).wakeups()) as wakeups:
+        await anext(wakeups)
+        await operations.record(transition(a_request(), State.RUNNING))
+        await asyncio.wait_for(anext(wakeups), 10)
+
+
+async def test_reader_is_woken_by_the_tick_when_nothing_happens(database: Database) -> None:
+    async with aclosing(EventFeed(database, tick_s=0.01).wakeups()) as wakeups:
+        await anext(wakeups)
+        await asyncio.wait_for(anext(wakeups), 10)
+
+
+async def test_listening_goes_on_after_the_server_ended_the_connection(
+    database: Database, database_url: str, operations: OperationTable
+) -> None:
+    async with aclosing(EventFeed(database, tick_s=3600).wakeups()) as wakeups:
+        await anext(wakeups)
+        await end_listeners(database_url)
+        await asyncio.wait_for(anext(wakeups), 10)  # lost: there may be news
+        await asyncio.wait_for(anext(wakeups), 10)  # listens again
+        await operations.record(transition(a_request(), State.RUNNING))
+        await asyncio.wait_for(anext(wakeups), 10)
+
+
+async def end_listeners(url: str) -> None:
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        ended = await connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'nodesmith-events' AND datname = current_database()"
+        )
+        assert ended.rowcount == 1

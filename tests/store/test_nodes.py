@@ -1,0 +1,244 @@
+"""The registry of nodes."""
+
+import asyncio
+import uuid
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import insert, select
+
+from contracts.http import RegisterRequest
+from contracts.messages import Heartbeat, Resources
+from domain.errors import NameTaken
+from domain.node import NodeFacts, NodeStatus, Protocol, status_of
+from domain.operation import State
+from store.database import Database
+from store.models import HeartbeatSinkRow, NodeRow
+from store.nodes import Nodes, status_expression
+from store.operations import OperationTable
+from tests.store.clock import NOON, SetClock
+from tests.store.transitions import a_request, transition
+
+
+def a_node(**facts: Any) -> RegisterRequest:
+    named = {"name": f"node-{uuid.uuid4().hex[:8]}", "protocol": Protocol.NODESMITH, "machine_id": "m1"}
+    return RegisterRequest(**{**named, **facts})
+
+
+async def registered(nodes: Nodes, request: RegisterRequest, *, approve: bool = True) -> str:
+    return (await nodes.upsert(request, now=NOON, credential_hash="h1", approve=approve)).id
+
+
+async def test_node_is_found_by_id_and_by_name(nodes: Nodes) -> None:
+    request = a_node()
+    node_id = await registered(nodes, request)
+    by_id, by_name = await nodes.find(node_id), await nodes.find(request.name)
+    assert by_id is not None
+    assert by_id == by_name
+    assert await nodes.find("nobody") is None
+
+
+async def test_an_id_wins_over_a_name_that_looks_like_it(nodes: Nodes) -> None:
+    node_id = await registered(nodes, a_node())
+    await registered(nodes, a_node(name=node_id))
+    found = await nodes.find(node_id)
+    assert found is not None
+    assert found.id == node_id
+
+
+async def test_registering_again_keeps_id_approval_drain_and_labels_of_others(nodes: Nodes, database: Database) -> None:
+    request = a_node(labels={"zone": "a"}, total_ram=64)
+    node_id = await registered(nodes, request)
+    async with database.session() as session:
+        row = await session.get_one(NodeRow, node_id)
+        row.drained_at, row.left_at, row.labels = NOON, NOON, {"zone": "a", "from": "admin"}
+    again = request.model_copy(update={"labels": {"zone": "b"}, "total_ram": None, "boot_id": "boot-2"})
+    view = await nodes.upsert(again, now=NOON, credential_hash=None, approve=False)
+    assert (view.id, view.approved_at, view.drained_at, view.left_at) == (node_id, NOON, NOON, None)
+    assert (view.labels, view.total_ram, view.boot_id) == ({"zone": "b", "from": "admin"}, 64, "boot-2")
+    assert await nodes.credential_hash(node_id) == "h1"
+
+
+async def test_name_belongs_to_its_machine(nodes: Nodes) -> None:
+    request = a_node(machine_id="m1")
+    await registered(nodes, request)
+    for intruder in ("m2", ""):
+        with pytest.raises(NameTaken):
+            await registered(nodes, request.model_copy(update={"machine_id": intruder}))
+
+
+async def test_of_two_machines_that_race_for_a_name_one_gets_it(nodes: Nodes) -> None:
+    request = a_node()
+    racers = [request.model_copy(update={"machine_id": f"m{number}"}) for number in range(8)]
+    results = await asyncio.gather(*(registered(nodes, racer) for racer in racers), return_exceptions=True)
+    assert sum(isinstance(result, NameTaken) for result in results) == len(racers) - 1
+    winner = next(result for result in results if isinstance(result, str))
+    assert await nodes.machine_id(winner) == racers[results.index(winner)].machine_id
+
+
+async def test_approval_is_given_once(nodes: Nodes) -> None:
+    node_id = await registered(nodes, a_node(), approve=False)
+    assert await nodes.approve(node_id, now=NOON)
+    assert not await nodes.approve(node_id, now=NOON)
+    assert not await nodes.approve("nobody", now=NOON)
+
+
+async def test_heartbeats_of_many_nodes_are_one_write_and_unknown_ones_are_ignored(nodes: Nodes) -> None:
+    first, second = await registered(nodes, a_node(total_ram=8)), await registered(nodes, a_node())
+    beats = [
+        Heartbeat(node_id=first, boot_id="b1", resources=Resources(available_ram=5)),
+        Heartbeat(node_id=second),
+        Heartbeat(node_id="nobody"),
+        Heartbeat(node_id=first, boot_id="b2", resources=Resources(available_disk=0)),
+    ]
+    await nodes.heartbeats(beats, NOON)
+    view = await nodes.find(first)
+    assert view is not None
+    assert (view.last_heartbeat, view.boot_id) == (NOON, "b2")
+    assert (view.total_ram, view.available_disk) == (8, 0)
+    other = await nodes.find(second)
+    assert other is not None
+    assert other.last_heartbeat == NOON
+
+
+async def test_late_batch_does_not_turn_a_heartbeat_back(nodes: Nodes) -> None:
+    node_id = await registered(nodes, a_node())
+    await nodes.heartbeats([Heartbeat(node_id=node_id)], NOON)
+    await nodes.heartbeats([Heartbeat(node_id=node_id)], NOON - timedelta(seconds=5))
+    view = await nodes.find(node_id)
+    assert view is not None
+    assert view.last_heartbeat == NOON
+
+
+async def test_batches_that_name_the_same_nodes_in_any_order_do_not_lock_each_other_out(nodes: Nodes) -> None:
+    ids = [await registered(nodes, a_node()) for _ in range(20)]
+    beats = [Heartbeat(node_id=node_id) for node_id in ids]
+    await asyncio.gather(*(nodes.heartbeats(beats[:: 1 if turn % 2 else -1], NOON) for turn in range(20)))
+
+
+async def test_only_the_bus_proves_that_commands_get_through(nodes: Nodes, clock: SetClock) -> None:
+    node_id = await registered(nodes, a_node())
+    await nodes.heartbeats([Heartbeat(node_id=node_id)], NOON)
+
+    async def status() -> NodeStatus:
+        view = await nodes.find(node_id)
+        assert view is not None
+        return view.status
+
+    await nodes.mark_unreachable(node_id, NOON)
+    assert await status() is NodeStatus.UNHEALTHY
+    await nodes.heartbeats([Heartbeat(node_id=node_id)], NOON, over_nats=False)
+    assert await status() is NodeStatus.UNHEALTHY
+    await nodes.heartbeats([Heartbeat(node_id=node_id)], NOON)
+    assert await status() is NodeStatus.HEALTHY
+    await nodes.mark_unreachable(node_id, NOON)
+    await nodes.mark_reachable(node_id)
+    assert await status() is NodeStatus.HEALTHY
+
+
+async def test_unreachable_keeps_its_first_time(nodes: Nodes) -> None:
+    node_id = await registered(nodes, a_node())
+    await nodes.mark_unreachable(node_id, NOON)
+    await nodes.mark_unreachable(node_id, NOON + timedelta(hours=1))
+    view = await nodes.find(node_id)
+    assert view is not None
+    assert view.unreachable_since == NOON
+
+
+async def test_control_plane_that_was_away_takes_nobody_offline(nodes: Nodes, clock: SetClock) -> None:
+    node_id = await registered(nodes, a_node())
+    await nodes.heartbeats([Heartbeat(node_id=node_id)], NOON)
+    await nodes.touch_listening(NOON)
+
+    async def status_after(seconds: float) -> NodeStatus:
+        clock.now = NOON + timedelta(seconds=seconds)
+        view = await nodes.find(node_id)
+        assert view is not None
+        return view.status
+
+    for second in range(10, 71, 10):
+        await nodes.touch_listening(NOON + timedelta(seconds=second))
+    assert await status_after(70) is NodeStatus.OFFLINE  # we listened all the time: it is the node that is silent
+    await nodes.touch_listening(NOON + timedelta(seconds=90))
+    assert await status_after(90) is NodeStatus.HEALTHY  # it was us who were away: 60 s from now on
+    assert await status_after(151) is NodeStatus.OFFLINE
+
+
+async def test_sinks_of_the_two_protocols_are_away_each_for_itself(nodes: Nodes, clock: SetClock) -> None:
+    request = a_node(protocol=Protocol.LOCALAI, machine_id="", address="h:1")
+    node_id = await registered(nodes, request)
+    await nodes.touch_listening(NOON, protocol=Protocol.LOCALAI)
+    later = clock.forward(seconds=120)
+    await nodes.touch_listening(later, protocol=Protocol.NODESMITH)
+    silent = await nodes.find(node_id)
+    assert silent is not None
+    assert silent.status is NodeStatus.OFFLINE
+    await nodes.touch_listening(later, protocol=Protocol.LOCALAI)
+    heard = await nodes.find(node_id)
+    assert heard is not None
+    assert heard.status is NodeStatus.HEALTHY
+
+
+async def test_registration_is_a_sign_of_life_only_of_a_localai_worker(nodes: Nodes) -> None:
+    own = await nodes.find(await registered(nodes, a_node()))
+    worker = await nodes.find(await registered(nodes, a_node(protocol=Protocol.LOCALAI, machine_id="")))
+    assert own is not None
+    assert worker is not None
+    assert (own.last_heartbeat, worker.last_heartbeat) == (None, NOON)
+
+
+async def test_node_counts_its_open_operations(nodes: Nodes, operations: OperationTable) -> None:
+    node_id = await registered(nodes, a_node())
+    for state in (State.RUNNING, State.WAITING, State.SUCCEEDED):
+        await operations.record(transition(a_request(node_id=node_id), state))
+    view = await nodes.find(node_id)
+    assert view is not None
+    assert view.open_operations == 2
+    assert {node.id: node.open_operations for node in await nodes.list()}[node_id] == 2
+
+
+# the status in SQL is the status of the domain -----------------------------------------------------------------
+
+moments = st.one_of(
+    st.sampled_from([-3600.0, -60.000001, -60.0, -59.999999, -1.0, 0.0, 1.0]),
+    st.floats(min_value=-200, max_value=10, allow_nan=False).map(lambda seconds: round(seconds, 6)),
+).map(lambda seconds: NOON + timedelta(seconds=seconds))
+facts = st.builds(NodeFacts, **{name: st.none() | moments for name in NodeFacts.__dataclass_fields__})
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(known=st.lists(facts, min_size=1, max_size=15), listening_since=moments)
+async def test_status_in_sql_is_the_status_of_the_domain(
+    database: Database, known: list[NodeFacts], listening_since: datetime
+) -> None:
+    """Status takes `now` as a parameter in both."""
+    sink = {"protocol": 77, "listening_since": listening_since, "last_listened": listening_since}
+    sink_is_ours = HeartbeatSinkRow.protocol == 77
+    rows = [node_row(str(number), each) for number, each in enumerate(known)]
+    async with database.session() as session:
+        await session.execute(insert(HeartbeatSinkRow).values(sink))
+        await session.execute(insert(NodeRow).values(rows))
+        sinks = HeartbeatSinkRow.protocol == NodeRow.protocol
+        statement = select(NodeRow.id, status_expression(NOON)).join(HeartbeatSinkRow, sinks).where(sink_is_ours)
+        in_sql = {int(node_id): status for node_id, status in await session.execute(statement)}
+        await session.rollback()
+    in_domain = [status_of(each, now=NOON, listening_since=listening_since) for each in known]
+    assert [in_sql[number] for number in range(len(known))] == in_domain
+
+
+def node_row(number: str, known: NodeFacts) -> dict[str, Any]:
+    reported = dict.fromkeys(("address", "http_address", "vram_budget", "machine_id", "boot_id", "agent_version"), "")
+    fixed = {"id": number, "name": f"sql-{number}", "node_type": "backend", "protocol": 77, "resources": {}}
+    times = {name: getattr(known, name) for name in NodeFacts.__dataclass_fields__}
+    return {
+        **reported,
+        **fixed,
+        **times,
+        "labels": {},
+        "max_replicas_per_model": 1,
+        "created_at": NOON,
+        "updated_at": NOON,
+    }

@@ -1,0 +1,232 @@
+"""The projection of the operations."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contracts.messages import Installed, Outcome, Progress, Result
+from domain.operation import OPEN, Phase, Reason, State
+from store.database import Database
+from store.operations import OperationTable
+from tests.store.clock import NOON, SetClock
+from tests.store.transitions import a_request, transition
+
+
+async def test_first_row_holds_the_whole_request(operations: OperationTable) -> None:
+    request = a_request(note="because", batch_id="b1", retry_of="older")
+    assert await operations.insert_queued(transition(request, State.QUEUED, seq=0))
+    assert await operations.request(request.op_id) == request
+    row = await operations.find(request.op_id)
+    assert row is not None
+    assert (row.state, row.backend, row.version, row.note, row.retry_of, row.run_id) == (
+        (State.QUEUED, "echo", "1", "because", "older", "run-1")
+    )
+    assert row.message == "accepted; no worker has picked it up yet"
+
+
+async def test_unknown_operation_is_none(operations: OperationTable) -> None:
+    assert await operations.find("nobody") is None
+    assert await operations.request("nobody") is None
+
+
+async def test_api_insert_never_overwrites_the_workflow(operations: OperationTable) -> None:
+    request = a_request()
+    assert await operations.record(transition(request, State.RUNNING))
+    assert not await operations.insert_queued(transition(request, State.QUEUED, at=99, seq=99))
+    row = await operations.find(request.op_id)
+    assert row is not None
+    assert row.state is State.RUNNING
+    assert [event.state for event in await operations.timeline(request.op_id)] == [State.RUNNING]
+
+
+async def test_workflow_with_a_clock_behind_ours_still_wins_over_the_api_insert(operations: OperationTable) -> None:
+    request = a_request()
+    await operations.insert_queued(transition(request, State.QUEUED, at=0, seq=0))
+    assert await operations.record(transition(request, State.RUNNING, at=-3600, seq=1))
+    row = await operations.find(request.op_id)
+    assert row is not None
+    assert row.state is State.RUNNING
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(order=st.permutations(range(5)))
+async def test_projection_cannot_go_backwards(database: Database, order: list[int]) -> None:
+    operations, request = OperationTable(database), a_request()
+    states = [State.WAITING, State.RUNNING, State.STILL_INSTALLING, State.RUNNING, State.SUCCEEDED]
+    newest = -1
+    for number in order:
+        written = await operations.record(transition(request, states[number], at=number // 2, seq=number))
+        assert written == (number > newest)
+        newest = max(newest, number)
+    row = await operations.find(request.op_id)
+    assert row is not None
+    assert row.state is State.SUCCEEDED
+    numbers = [event.id for event in await operations.timeline(request.op_id)]
+    assert numbers == sorted(numbers)
+
+
+async def test_equal_transition_repeated_is_harmless(operations: OperationTable) -> None:
+    running = transition(a_request(), State.RUNNING)
+    assert await operations.record(running)
+    assert not await operations.record(running)
+    assert len(await operations.timeline(running.request.op_id)) == 1
+
+
+async def test_transitions_that_were_held_up_are_written_together_in_order(operations: OperationTable) -> None:
+    request = a_request()
+    waiting = transition(request, State.WAITING, seq=1, reason=Reason.NODE_AWAY)
+    running = transition(request, State.RUNNING, seq=2)
+    assert await operations.record(waiting, running)
+    assert [event.state for event in await operations.timeline(request.op_id)] == [State.WAITING, State.RUNNING]
+
+
+async def test_a_state_the_domain_does_not_know_is_refused(operations: OperationTable) -> None:
+    with pytest.raises(Exception, match="ck_operations_state"):
+        await operations.record(transition(a_request(), State.UNKNOWN))
+
+
+async def test_end_tells_before_after_and_bytes(operations: OperationTable) -> None:
+    request = a_request()
+    outcome = Outcome(
+        op_id=request.op_id,
+        result=Result.SUCCEEDED,
+        changed=True,
+        before=Installed(name="echo", version="1"),
+        after=Installed(name="echo", version="2", digest="cd"),
+        bytes_fetched=700,
+        bytes_reused=300,
+    )
+    await operations.record(transition(request, State.SUCCEEDED, outcome=outcome, ended_at=NOON))
+    row = await operations.find(request.op_id)
+    assert row is not None
+    assert row.before is not None
+    assert row.after is not None
+    assert (row.before.version, row.after.version, row.changed) == ("1", "2", True)
+    assert (row.bytes_fetched, row.bytes_reused, row.ended_at) == (700, 300, NOON)
+
+
+async def test_reason_is_told_in_words_with_a_remedy(operations: OperationTable) -> None:
+    request = a_request()
+    await operations.record(transition(request, State.FAILED, reason=Reason.NO_DISK, detail="3 GB missing"))
+    row = await operations.find(request.op_id)
+    assert row is not None
+    assert row.message == "failed: not enough disk space on the node (3 GB missing)"
+    assert row.remedy == "Free space on the node, then retry."
+
+
+# gauges -------------------------------------------------------------------------------------------------------
+
+
+def tick(op_id: str, *, done: int, phase: Phase = Phase.DOWNLOADING) -> Progress:
+    return Progress(op_id=op_id, phase=phase, bytes_done=done, bytes_total=100, percentage=float(done), rate=5.0)
+
+
+async def test_gauges_of_many_operations_are_written_at_once_and_the_last_tick_counts(
+    operations: OperationTable,
+) -> None:
+    first, second = a_request(), a_request()
+    await operations.record(transition(first, State.RUNNING))
+    await operations.record(transition(second, State.RUNNING))
+    await operations.write_gauges([tick(first.op_id, done=10), tick(second.op_id, done=7), tick(first.op_id, done=20)])
+    rows = [await operations.find(each.op_id) for each in (first, second)]
+    assert [row.progress.bytes_done for row in rows if row] == [20, 7]
+    assert [row.message for row in rows if row] == ["downloading on the node"] * 2
+
+
+async def test_gauges_never_touch_an_operation_that_ended(operations: OperationTable) -> None:
+    request = a_request()
+    await operations.record(transition(request, State.FAILED))
+    await operations.write_gauges([tick(request.op_id, done=50)])
+    row = await operations.find(request.op_id)
+    assert row is not None
+    assert row.progress.bytes_done == 0
+
+
+async def test_gauges_survive_the_next_transition_and_success_is_complete(operations: OperationTable) -> None:
+    request = a_request()
+    await operations.record(transition(request, State.RUNNING))
+    await operations.write_gauges([tick(request.op_id, done=95)])
+    await operations.record(transition(request, State.STILL_INSTALLING, seq=2))
+    row = await operations.find(request.op_id)
+    assert row is not None
+    assert row.progress.percentage == 95
+    await operations.record(transition(request, State.SUCCEEDED, seq=3))
+    row = await operations.find(request.op_id)
+    assert row is not None
+    assert (row.progress.percentage, row.progress.bytes_done, row.progress.rate) == (100, 100, 0)
+
+
+async def test_stalled_is_running_without_a_byte_for_a_minute(operations: OperationTable, clock: SetClock) -> None:
+    request = a_request()
+    await operations.record(transition(request, State.RUNNING, at=0))
+
+    async def stalled_at(seconds: float) -> bool:
+        clock.now = NOON + timedelta(seconds=seconds)
+        row = await operations.find(request.op_id)
+        assert row is not None
+        return row.stalled
+
+    assert not await stalled_at(60)
+    assert await stalled_at(61)
+    await operations.write_gauges([tick(request.op_id, done=10)])
+    assert not await stalled_at(120)
+    await operations.write_gauges([tick(request.op_id, done=10)])
+    assert await stalled_at(122)
+    await operations.record(transition(request, State.WAITING, at=122, seq=2))
+    assert not await stalled_at(1000)
+
+
+# lists --------------------------------------------------------------------------------------------------------
+
+
+async def test_live_list_has_open_and_unsuccessful_ones_until_dismissed(operations: OperationTable) -> None:
+    requests = {state: a_request(node_id="live") for state in State if state is not State.UNKNOWN}
+    for state, request in requests.items():
+        await operations.record(transition(request, state))
+
+    async def live() -> set[State]:
+        return {row.state for row in await operations.listing(node="live")}
+
+    assert await live() == OPEN | {State.FAILED, State.EXPIRED, State.DEAD_LETTER}
+    assert await operations.dismiss(requests[State.FAILED].op_id)
+    assert not await operations.dismiss(requests[State.FAILED].op_id)
+    assert not await operations.dismiss(requests[State.RUNNING].op_id)
+    assert await live() == OPEN | {State.EXPIRED, State.DEAD_LETTER}
+    assert len(await operations.listing(live=False, node="live")) == len(requests)
+
+
+async def test_list_filters_by_node_name_state_and_batch_newest_first(operations: OperationTable) -> None:
+    older, newer = a_request(node_id="flt", batch_id="batch-7"), a_request(node_id="flt")
+    await operations.record(transition(older, State.RUNNING))
+    await operations.record(transition(newer, State.WAITING))
+
+    async def ids(**filters: object) -> list[str]:
+        return [row.op_id for row in await operations.listing(**filters)]  # type: ignore[arg-type]
+
+    assert await ids(node="flt-name") == [newer.op_id, older.op_id]
+    assert await ids(node="flt", state=State.RUNNING) == [older.op_id]
+    assert await ids(batch="batch-7") == [older.op_id]
+    assert await ids(node="flt", limit=1) == [newer.op_id]
+
+
+async def test_waiting_for_a_node_are_those_it_can_move_on(operations: OperationTable) -> None:
+    away, cancelling, back_off, elsewhere = (a_request(node_id=node) for node in ("w1", "w1", "w1", "w2"))
+    await operations.record(transition(away, State.WAITING, reason=Reason.NODE_AWAY))
+    await operations.record(transition(cancelling, State.CANCELLING))
+    await operations.record(transition(back_off, State.WAITING, reason=Reason.BACK_OFF))
+    await operations.record(transition(elsewhere, State.WAITING, reason=Reason.NODE_AWAY))
+    assert {row.op_id for row in await operations.waiting_for(["w1"])} == {away.op_id, cancelling.op_id}
+    assert await operations.waiting_for([]) == []
+
+
+async def test_open_and_ended_ones_are_told_apart(operations: OperationTable) -> None:
+    running, ended = a_request(), a_request()
+    await operations.record(transition(running, State.RUNNING))
+    await operations.record(transition(ended, State.CANCELLED))
+    open_ids = {row.op_id for row in await operations.open_operations()}
+    assert running.op_id in open_ids
+    assert ended.op_id not in open_ids
+    gone = await operations.ended_among([running.op_id, ended.op_id, "nobody"])
+    assert [row.op_id for row in gone] == [ended.op_id]

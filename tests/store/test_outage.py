@@ -1,0 +1,52 @@
+"""Without PostgreSQL every call ends, and says why."""
+
+import asyncio
+import time
+
+import psycopg
+import pytest
+
+from domain.errors import ServiceUnavailable
+from store.database import Database
+from store.nodes import Nodes
+from tests.databases import opened
+from tests.servers import PostgresForTests, free_port
+
+
+async def test_refused_connection_is_unavailable() -> None:
+    async with opened(f"postgresql://nodesmith@127.0.0.1:{free_port()}/nodesmith") as database:
+        with pytest.raises(ServiceUnavailable):
+            await database.ping()
+
+
+async def test_server_that_accepts_and_never_answers_is_unavailable() -> None:
+    clients: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _reader, writer: clients.append(writer), "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    async with opened(f"postgresql://nodesmith@127.0.0.1:{port}/nodesmith") as database:
+        started = time.monotonic()
+        with pytest.raises(ServiceUnavailable):
+            await database.ping()
+        assert time.monotonic() - started < 20
+    silent.close()
+    for writer in clients:
+        writer.close()
+
+
+async def test_connections_that_the_server_ended_are_replaced(database: Database, database_url: str) -> None:
+    nodes = Nodes(database)
+    await nodes.list()
+    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as connection:
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'nodesmith'"
+            " AND datname = current_database()"
+        )
+    await nodes.list()
+
+
+async def test_password_comes_beside_the_url(postgres_server: PostgresForTests, database_url: str) -> None:
+    bare = database_url.replace(f":{postgres_server.server.password}@", "@")
+    assert bare != database_url
+    database = Database(bare, password=postgres_server.server.password)
+    await database.ping()
+    await database.close()
