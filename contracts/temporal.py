@@ -11,8 +11,12 @@ from domain.operation import BACK_OFF_CAP, BACK_OFF_FIRST, Kind, Phase, Reason, 
 
 CONTROL_QUEUE = "nodesmith"
 """workflows and short activities: a cancel never queues behind an install"""
-NODE_QUEUE = "nodesmith-node"
-"""only `run_on_node`, which holds its slot for as long as a node works"""
+
+
+def node_queue(control_queue: str = CONTROL_QUEUE) -> str:
+    """Only `run_on_node`, which holds its slot for as long as a node works."""
+    return f"{control_queue}-node"  # nodesmith-node
+
 
 BACKEND_OPERATION = "BackendOperation"
 FLEET_MONITOR = "FleetMonitor"

@@ -152,7 +152,7 @@ class BackendOperation:
         try:
             word = await attached
         except ActivityError:  # our worker died or stopped: the node goes on
-            return NodeWord(accepted=self._ledger.dispatched_at is not None)
+            return NodeWord()
         if word.away and not word.accepted:
             self._maybe_on_node = was_there
         return word
@@ -164,6 +164,9 @@ class BackendOperation:
         await self._ledger.write()
 
     async def _heed(self, word: NodeWord) -> None:
+        if word.accepted:
+            self._away_since = None
+            self._ledger.move(Event.DISPATCH)
         if word.outcome is not None:
             await self._conclude(word.outcome)
         elif word.busy_op_id:
@@ -171,15 +174,13 @@ class BackendOperation:
         elif word.refused:
             self._ledger.move(Event.FAIL, reason=Reason.REFUSED_BY_NODE, detail=word.refused)
         elif word.away:
-            await self._wait_for_node(dispatched=word.accepted)
+            await self._wait_for_node()
         else:
-            await self._lose_sight(accepted=word.accepted)
+            await self._lose_sight()
 
     async def _conclude(self, outcome: Outcome) -> None:
         """The node's own report is the only way to succeed, and the only failure that counts."""
         self._reported = None
-        if self._ledger.state is not State.RUNNING:
-            self._ledger.move(Event.DISPATCH)
         match outcome.result:
             case Result.SUCCEEDED:
                 self._ledger.move(Event.SUCCEED, detail=_what_changed(outcome), outcome=outcome)
@@ -188,12 +189,12 @@ class BackendOperation:
             case Result.FAILED:
                 await self._failed(outcome)
             case _:  # interrupted, or a word we do not know: send again, it costs no attempt
-                await self._lose_sight(accepted=True)
+                await self._lose_sight()
 
-    async def _lose_sight(self, *, accepted: bool) -> None:
+    async def _lose_sight(self) -> None:
         """No answer, or our worker died: the node goes on and we attach again. Never an attempt."""
         self._phase = None
-        if accepted or self._ledger.dispatched_at is not None:
+        if self._ledger.dispatched_at is not None:
             self._ledger.move(Event.LOSE_SIGHT)
             await self._ledger.write()
         await self._sleep_until(lambda: self._cancel is not None, options.REATTACH_PAUSE)
@@ -230,10 +231,10 @@ class BackendOperation:
         await self._ledger.write()
         await self._sleep_until(lambda: self._cancel is not None, pause)
 
-    async def _wait_for_node(self, *, dispatched: bool) -> None:
+    async def _wait_for_node(self) -> None:
         """Until the node is heard again, or for as long as we are willing to wait."""
         self._phase = None
-        dispatched = dispatched or self._ledger.dispatched_at is not None
+        dispatched = self._ledger.dispatched_at is not None
         self._away_since = self._away_since or workflow.now()
         limit = self._policy.lost_after if dispatched else self._policy.wait_for_node
         until = self._away_since + limit if limit is not None else None
@@ -243,9 +244,10 @@ class BackendOperation:
         self._ledger.move(Event.POSTPONE, reason=Reason.NODE_AWAY, until=until)
         await self._ledger.write()
         pause = self._policy.node_poll if until is None else min(self._policy.node_poll, until - workflow.now())
-        await self._sleep_until(
-            lambda: self._node_heard or self._cancel is not None or self._reported is not None, pause
-        )
+        await self._sleep_until(self._woken, pause)
+
+    def _woken(self) -> bool:
+        return self._node_heard or self._cancel is not None or self._reported is not None
 
     def _give_up(self, *, dispatched: bool) -> None:
         if dispatched:
@@ -273,6 +275,7 @@ class BackendOperation:
         if self._ledger.state is not State.CANCELLING:
             self._ledger.move(Event.ASK_CANCEL, reason=request.why, detail=request.detail, by=request.by)
             self._ledger.write_behind()
+        self._node_heard = False
         word = await self._tell_node(self._request.op_id)
         if word.stopped:
             self._cancelled(request, f"node stopped after {word.stopped_after_s:.1f} s")
@@ -325,7 +328,6 @@ class BackendOperation:
 
     async def _until_node_can_be_told(self, request: CancelRequest, *, cannot: bool) -> None:
         """Node away, or a LocalAI worker that cannot be interrupted: wait for its word, its return, or force."""
-        self._node_heard = False
         if cannot:
             self._attach()
 

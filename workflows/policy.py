@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
+from temporalio import workflow
 from temporalio.common import Priority, RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
@@ -39,7 +40,7 @@ GRACE = timedelta(minutes=1)
 def run_on_node(policy: Policy) -> dict[str, Any]:
     """One attempt: the workflow owns the retries, so that a worker's death is visible to it."""
     return {
-        "task_queue": names.NODE_QUEUE,
+        "task_queue": names.node_queue(workflow.info().task_queue),
         "start_to_close_timeout": policy.request_timeout + GRACE,
         "heartbeat_timeout": policy.heartbeat_timeout,
         "retry_policy": ONCE,

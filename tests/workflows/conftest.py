@@ -1,0 +1,36 @@
+"""A client of the shared Temporal server, and one queue a test."""
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from temporalio.client import Client
+
+from contracts.temporal import Policy
+from runtime.settings import ControlSettings
+from runtime.temporal import connect
+from tests.workflows.station import QUICK, Operation, Station, start, worker_of
+
+Begin = Callable[..., Awaitable[Operation]]
+
+
+@pytest.fixture(scope="session")
+async def client(temporal_address: str) -> Client:
+    return await connect(ControlSettings(temporal_address=temporal_address))
+
+
+@pytest.fixture
+def queue() -> str:
+    return f"test-{uuid.uuid4()}"
+
+
+@pytest.fixture
+async def begin(client: Client, queue: str) -> AsyncIterator[Begin]:
+    """Start an operation with a live worker: `operation = await begin(policy=...)`."""
+    station = Station()
+
+    async def started(policy: Policy = QUICK) -> Operation:
+        return await start(client, station, queue, policy)
+
+    async with worker_of(client, station, queue):
+        yield started

@@ -1,0 +1,210 @@
+"""The life of one operation, from its request to its end."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+from contracts import temporal as names
+from contracts.messages import Outcome, Result
+from contracts.temporal import CancelRequest, CancelWord, NodeBack, NodeWord, OutcomeReport
+from domain.operation import Reason, State
+from tests.workflows.conftest import Begin
+from tests.workflows.station import QUICK, Operation, Station, start, worker_of
+
+
+async def ends_red(operation: Operation) -> ApplicationError:
+    """The run fails, so that the Temporal Web UI shows it red; returns the error."""
+    with pytest.raises(WorkflowFailureError) as raised:
+        await operation.result()
+    assert isinstance(raised.value.cause, ApplicationError)
+    return raised.value.cause
+
+
+async def test_an_install_that_the_node_finishes_succeeds(begin: Begin) -> None:
+    operation = await begin()
+    operation.station.say(operation.succeeded())
+    result = await operation.result()
+    assert result.state is State.SUCCEEDED
+    assert operation.station.states == [State.RUNNING, State.SUCCEEDED]
+    assert [row.seq for row in operation.station.rows] == [1, 2]
+    assert operation.station.rows[-1].ended_at is not None
+
+
+async def test_a_no_op_is_not_told_as_a_change(begin: Begin) -> None:
+    """Promise 4: nor a no-op as a success that changed something."""
+    operation = await begin()
+    operation.station.say(operation.succeeded(changed=False))
+    assert "nothing changed" in (await operation.result()).detail
+
+
+async def test_the_row_says_running_as_soon_as_the_node_has_begun(begin: Begin) -> None:
+    operation = await begin()
+    await operation.begin_on_node()
+    status = await operation.status()
+    assert (status.state, status.phase, status.dispatched) == (State.RUNNING, "downloading", True)
+    operation.station.say(operation.succeeded())
+    await operation.result()
+
+
+async def test_an_absent_node_is_waited_for_and_its_return_wakes_the_operation(begin: Begin) -> None:
+    """S52: queued for an absent node is no failure."""
+    operation = await begin()
+    operation.station.say(NodeWord(away=True))
+    waiting = await operation.station.reached(State.WAITING)
+    assert waiting.reason is Reason.NODE_AWAY
+    assert waiting.until is not None
+    assert waiting.dispatched_at is None
+    await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
+    operation.station.say(operation.succeeded())
+    assert (await operation.result()).state is State.SUCCEEDED
+
+
+async def test_a_node_that_never_comes_expires_the_operation(begin: Begin) -> None:
+    policy = QUICK.model_copy(update={"wait_for_node": timedelta(seconds=0.2), "node_poll": timedelta(seconds=0.1)})
+    operation = await begin(policy)
+    for _ in range(10):
+        operation.station.say(NodeWord(away=True))
+    assert (await ends_red(operation)).type == Reason.NODE_NEVER_CAME
+    assert operation.station.states[-1] is State.EXPIRED
+    assert operation.station.states.count(State.WAITING) == 1, "looking again is not a change"
+
+
+async def test_a_node_lost_with_work_on_it_fails_the_operation(begin: Begin) -> None:
+    policy = QUICK.model_copy(update={"lost_after": timedelta(seconds=0.2), "node_poll": timedelta(seconds=0.1)})
+    operation = await begin(policy)
+    operation.station.say(NodeWord(away=True, accepted=True))
+    for _ in range(10):
+        operation.station.say(NodeWord(away=True))
+    assert (await ends_red(operation)).type == Reason.LOST_NODE
+
+
+async def test_a_permanent_error_ends_at_once_with_its_reason(begin: Begin) -> None:
+    operation = await begin()
+    operation.station.say(operation.failed(Reason.BAD_DIGEST, "sha256 differs"))
+    error = await ends_red(operation)
+    assert error.type == Reason.BAD_DIGEST
+    assert operation.station.rows[-1].state is State.FAILED
+    assert operation.station.rows[-1].detail == "sha256 differs"
+
+
+async def test_a_failure_that_may_pass_is_tried_again_after_a_back_off(begin: Begin) -> None:
+    """R82, R84: only real failures count, with back-off."""
+    operation = await begin()
+    operation.station.say(operation.failed(Reason.NODE_ERROR))
+    operation.station.say(operation.succeeded())
+    await operation.result()
+    assert operation.station.states == [State.RUNNING, State.WAITING, State.RUNNING, State.SUCCEEDED]
+    assert operation.station.rows[1].reason is Reason.BACK_OFF
+    assert operation.station.rows[-1].attempt == 2
+
+
+async def test_exhausted_attempts_end_as_a_dead_letter(begin: Begin) -> None:
+    """S48: kept and re-drivable, not deleted."""
+    operation = await begin(QUICK.model_copy(update={"max_attempts": 3}))
+    for _ in range(3):
+        operation.station.say(operation.failed(Reason.DOWNLOAD_FAILED, "connection reset"))
+    assert (await ends_red(operation)).type == Reason.ATTEMPTS_EXHAUSTED
+    assert operation.station.rows[-1].state is State.DEAD_LETTER
+    assert "connection reset" in operation.station.rows[-1].detail
+
+
+async def test_a_source_that_is_down_never_costs_an_attempt(begin: Begin) -> None:
+    operation = await begin(QUICK.model_copy(update={"max_attempts": 1}))
+    for _ in range(3):
+        operation.station.say(operation.failed(Reason.SOURCE_DOWN, "503", retry_after_s=0.01))
+    operation.station.say(operation.succeeded())
+    await operation.result()
+    waits = [row for row in operation.station.rows if row.state is State.WAITING]
+    assert [row.reason for row in waits] == [Reason.SOURCE_DOWN] * 3
+
+
+async def test_no_answer_in_time_is_still_installing_and_never_an_attempt(begin: Begin) -> None:
+    """S38, R83, promise 4: a timeout is never reported as a failure."""
+    operation = await begin(QUICK.model_copy(update={"max_attempts": 1}))
+    operation.station.say(NodeWord(accepted=True))
+    row = await operation.station.reached(State.STILL_INSTALLING)
+    assert row.attempt == 1
+    operation.station.say(operation.succeeded())
+    assert (await operation.result()).state is State.SUCCEEDED
+
+
+async def test_a_dead_worker_is_still_installing_and_the_next_one_attaches_again(begin: Begin) -> None:
+    operation = await begin()
+    await operation.begin_on_node()
+    operation.station.say(RuntimeError("the worker is gone"))
+    await operation.station.reached(State.STILL_INSTALLING)
+    again = await operation.station.commands.get()
+    assert again.request.op_id == operation.op_id
+    operation.station.say(operation.succeeded())
+    assert (await operation.result()).state is State.SUCCEEDED
+
+
+async def test_an_outcome_that_nobody_was_attached_to_arrives_as_a_signal(begin: Begin) -> None:
+    operation = await begin()
+    operation.station.say(NodeWord(away=True, accepted=True))
+    await operation.station.reached(State.WAITING)
+    outcome = Outcome(op_id=operation.op_id, result=Result.SUCCEEDED, changed=True)
+    await operation.handle.signal(names.SIGNAL_OUTCOME, OutcomeReport(outcome=outcome))
+    assert (await operation.result()).state is State.SUCCEEDED
+
+
+async def test_an_outcome_of_another_operation_is_dropped(begin: Begin) -> None:
+    operation = await begin()
+    await operation.begin_on_node()
+    foreign = Outcome(op_id="another", result=Result.FAILED, reason=Reason.NO_DISK)
+    await operation.handle.signal(names.SIGNAL_OUTCOME, OutcomeReport(outcome=foreign))
+    operation.station.say(operation.succeeded())
+    assert (await operation.result()).state is State.SUCCEEDED
+
+
+async def test_another_operation_on_the_node_is_stopped_and_the_command_sent_again(begin: Begin) -> None:
+    """Design 4: the workflow holds the lock, so whoever is busy there has no owner."""
+    operation = await begin()
+    operation.station.say(NodeWord(busy_op_id="left-over"))
+    operation.station.say_to_cancel(CancelWord(stopped=True))
+    operation.station.say(operation.succeeded())
+    await operation.result()
+    assert operation.station.cancels.get_nowait().op_id == "left-over"
+
+
+async def test_a_deadline_stops_the_node_and_fails_the_operation(begin: Begin) -> None:
+    operation = await begin(QUICK.model_copy(update={"deadline": timedelta(seconds=0.3)}))
+    await operation.begin_on_node()
+    operation.station.say_to_cancel(CancelWord(stopped=True))
+    assert (await ends_red(operation)).type == Reason.DEADLINE
+    assert (await operation.station.cancels.get()).op_id == operation.op_id
+
+
+async def test_a_database_that_is_away_delays_rows_but_loses_none(begin: Begin) -> None:
+    operation = await begin()
+    operation.station.database_is_up = False
+    await operation.station.commands.get()
+    operation.station.say(operation.succeeded())
+    description = await operation.handle.describe()
+    assert description.status is WorkflowExecutionStatus.RUNNING
+    operation.station.database_is_up = True
+    await operation.result()
+    assert operation.station.states == [State.RUNNING, State.SUCCEEDED]
+
+
+async def test_a_cancel_waits_for_no_database(begin: Begin) -> None:
+    operation = await begin()
+    await operation.begin_on_node()
+    operation.station.database_is_up = False
+    await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id, by="ada"))
+    order = await asyncio.wait_for(operation.station.cancels.get(), 30)
+    assert order.op_id == operation.op_id
+    operation.station.database_is_up = True
+    operation.station.say_to_cancel(CancelWord(stopped=True))
+    assert (await operation.result()).state is State.CANCELLED
+
+
+async def test_a_command_waits_for_a_worker_and_is_carried_out_when_one_is_there(client: Client, queue: str) -> None:
+    station = Station()
+    operation = await start(client, station, queue)
+    station.say(operation.succeeded())
+    async with worker_of(client, station, queue):
+        assert (await operation.result()).state is State.SUCCEEDED
