@@ -35,11 +35,17 @@ class Program:
     argv: tuple[str, ...]
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
-    """added to our own"""
+    """set in addition to what it inherits"""
+    withheld: tuple[str, ...] = ("NODESMITH_",)
+    """variables of ours, by prefix, that it does not inherit"""
     stop_signal: signal.Signals = signal.SIGTERM
     death_signal: signal.Signals = signal.SIGKILL
     """what the kernel sends it when we are gone"""
     user: User | None = None
+
+    def whole_environment(self) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(self.withheld)}
+        return {**inherited, **self.environment}
 
     def launcher(self) -> list[str]:
         """The command line that ends in `argv`, by way of `stack.launch`."""
@@ -71,7 +77,7 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **program.environment},
+                env=program.whole_environment(),
                 start_new_session=True,
             )
         return cls(program, process, logged_before)
@@ -118,7 +124,7 @@ async def run_once(program: Program, stdin: str = "") -> str:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, **program.environment},
+        env=program.whole_environment(),
         start_new_session=True,
     )
     output, _ = await process.communicate(stdin.encode())

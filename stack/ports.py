@@ -14,7 +14,7 @@ from stack.servers import LOOPBACK
 RANGE = 10
 HIGHEST_DEFAULT = 32767
 """above begins the range from which the kernel takes ports for outgoing connections"""
-_HIGHEST = 65535
+_LOWEST, _HIGHEST = 1024, 65535
 _PATIENCE = 3.0
 _POLL = 0.05
 
@@ -52,10 +52,10 @@ def _remembered(home: Home) -> Ports | None:
 
 
 def _from_base(base: int, *, was_ours: Ports | None) -> Ports:
-    if not 1 <= base <= _HIGHEST - RANGE + 1:
+    if not _LOWEST <= base <= _HIGHEST - RANGE + 1:
         raise StackError(
             f"--port-base {base} leaves no room for {RANGE} ports.",
-            remedy=f"Give a number from 1 to {_HIGHEST - RANGE + 1}.",
+            remedy=f"Give a number from {_LOWEST} to {_HIGHEST - RANGE + 1}.",
         )
     numbers = range(base, base + RANGE)
     ports = Ports(*numbers[: len(fields(Ports))])

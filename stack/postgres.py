@@ -61,7 +61,7 @@ class PostgresServer:
         locale = ("--locale", "C", "--locale-provider", "builtin", "--builtin-locale", "C.UTF-8")
         access = ("--auth", "scram-sha-256", "--pwfile", str(password))
         argv = (_binary("initdb"), *options, *locale, *access)
-        await run_once(Program("initdb", argv, self.log, _ENVIRONMENT, user=user))
+        await run_once(Program("initdb", argv, self.log, _ENVIRONMENT, _WITHHELD, user=user))
         password.unlink()
         fresh.rename(self.folder)
 
@@ -80,6 +80,7 @@ class PostgresServer:
             (_binary("postgres"), "-D", str(self.folder / "data"), *options),
             self.log,
             _ENVIRONMENT,
+            _WITHHELD,
             stop_signal=signal.SIGINT,  # fast: sessions are ended, nothing is lost
             death_signal=signal.SIGQUIT,  # at once, and its own children with it
             user=_unprivileged(self.folder),
@@ -103,7 +104,9 @@ class PostgresServer:
         target = ("-h", LOOPBACK, "-p", str(self.port), "-U", ROLE, "-d", "postgres")
         argv = (_binary("psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", *target)
         environment = {**_ENVIRONMENT, "PGPASSWORD": self.password}
-        return await run_once(Program("psql", argv, self.log.with_name("psql.log"), environment), stdin=script)
+        return await run_once(
+            Program("psql", argv, self.log.with_name("psql.log"), environment, _WITHHELD), stdin=script
+        )
 
     def _pid_file(self) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
@@ -131,6 +134,7 @@ class PostgresServer:
 
 
 _ENVIRONMENT = {"LC_ALL": "C", "PGTZ": "UTC"}
+_WITHHELD = ("NODESMITH_", "PG")
 
 
 def _binary(name: str) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -31,10 +31,11 @@ class Server(Protocol):
         """What must be told to it once it answers."""
 
 
-async def start(server: Server, *, patience: float = 60.0) -> Child:
+async def start(server: Server, *, patience: float = 60.0, started: Callable[[Child], None] = lambda _: None) -> Child:
     """Start a server and return once it serves; `StackError` with its own last words if it does not."""
     await server.prepare()
     child = await Child.start(server.program())
+    started(child)
     try:
         await until_answered(server, child, patience=patience)
         await server.settle()

@@ -30,6 +30,7 @@ DYNAMIC_CONFIG = {
     # no network
     "frontend.enableServerVersionCheck": "false",
 }
+_WITHHELD = ("NODESMITH_", "TEMPORAL_")
 _NO_CONFIG = ("--disable-config-file", "--disable-config-env")
 
 
@@ -68,8 +69,8 @@ class TemporalServer:
             *_pairs("--search-attribute", self.search_attributes),
         )
         start = (str(binaries.program("temporal")), "server", "start-dev", "--db-filename", str(self.database))
-        environment = {"TEMPORAL_VERSION_CHECK_DISABLED": "1"}
-        return Program(self.name, (*start, *listen, *more, *quiet, *tuned), self.log, environment)
+        argv = (*start, *listen, *more, *quiet, *tuned)
+        return Program(self.name, argv, self.log, {"TEMPORAL_VERSION_CHECK_DISABLED": "1"}, _WITHHELD)
 
     async def answers(self) -> bool:
         """Asked through the Web UI, which asks the frontend: both serve, and the namespace is there."""
@@ -82,7 +83,9 @@ class TemporalServer:
             return
         update = ("operator", "namespace", "update", "--namespace", NAMESPACE, "--retention", f"{RETENTION_HOURS}h")
         argv = (str(binaries.program("temporal")), *update, "--address", self.address, *_NO_CONFIG)
-        await run_once(Program("temporal-retention", argv, self.log.with_name("temporal-retention.log")))
+        await run_once(
+            Program("temporal-retention", argv, self.log.with_name("temporal-retention.log"), withheld=_WITHHELD)
+        )
 
     def _namespace(self) -> dict[str, Any]:
         connection = http.client.HTTPConnection(LOOPBACK, self.ui_port, timeout=5)

@@ -1,0 +1,109 @@
+"""What `up` shows while it runs: a quiet board on a terminal, plain lines on anything else. Never log lines."""
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from stack.api import LocalApi
+from stack.errors import StackError
+from stack.record import Condition, ProcessState
+
+_REFRESH = 1.0
+_COLOURS = {
+    Condition.RUNNING: "green",
+    Condition.STARTING: "yellow",
+    Condition.RESTARTING: "red",
+    Condition.STOPPING: "yellow",
+    Condition.STOPPED: "dim",
+}
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What the API says of nodes and operations."""
+
+    healthy: int
+    nodes: int
+    open_operations: int
+
+    def sentence(self) -> str:
+        return f"{self.healthy} of {self.nodes} nodes healthy, {self.open_operations} open operations"
+
+
+def ask_fleet(api: LocalApi) -> Fleet | None:
+    """None while the API does not answer."""
+    try:
+        nodes = api.nodes()
+        healthy = sum(node["status"] == "healthy" for node in nodes)
+        return Fleet(healthy, len(nodes), api.open_operations())
+    except StackError:
+        return None
+
+
+def table(states: list[ProcessState]) -> Table:
+    laid_out = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for title in ("PROCESS", "STATE", "PID", "RESTARTS", "LAST END"):
+        laid_out.add_column(title, no_wrap=True, overflow="ellipsis")
+    for state in states:
+        colour = _COLOURS[state.condition]
+        laid_out.add_row(
+            state.name,
+            f"[{colour}]{state.condition}[/]",
+            str(state.pid or "-"),
+            str(state.restarts),
+            escape(state.last_words),
+        )
+    return laid_out
+
+
+async def show_board(states: Callable[[], list[ProcessState]], api: LocalApi, stop: asyncio.Event) -> None:
+    """Redraw every second until `stop`."""
+    with Live(console=Console(highlight=False), auto_refresh=False, transient=True) as live:
+        while not stop.is_set():
+            fleet = await asyncio.to_thread(ask_fleet, api)
+            words = fleet.sentence() if fleet else "the API does not answer at the moment"
+            live.update(Group(table(states()), "", f"{words}    [dim]Ctrl-C stops everything[/]"), refresh=True)
+            await _pause(stop)
+
+
+class ChangeLines:
+    """One line for each process that died, and one when it is back."""
+
+    def __init__(self, enabled: Callable[[], bool]) -> None:
+        self._enabled = enabled
+        self._seen: dict[str, Condition] = {}
+
+    def __call__(self, states: list[ProcessState]) -> None:
+        for state in states:
+            before = self._seen.get(state.name)
+            self._seen[state.name] = state.condition
+            if self._enabled() and before != state.condition:
+                self._tell(state)
+
+    @staticmethod
+    def _tell(state: ProcessState) -> None:
+        if state.condition is Condition.RESTARTING:
+            print_line(f"{state.name} died ({state.last_words}); it is being restarted")
+        elif state.condition is Condition.RUNNING:
+            print_line(f"{state.name} runs again (pid {state.pid}, restart {state.restarts})")
+
+
+def print_line(text: str) -> None:
+    """To whoever still reads: the stack goes on when the other end of the pipe is closed."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+        sys.stdout.flush()
+
+
+async def _pause(stop: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_REFRESH):
+            await stop.wait()

@@ -1,0 +1,173 @@
+"""The life of one `up`: attached to a terminal or a pipe, or detached from both."""
+
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import typer
+from rich.console import Console
+
+from cli.board import ChangeLines, show_board
+from cli.failures import INTERRUPTED, CommandFailed
+from cli.render import facts, print_json_line
+from stack.api import LocalApi
+from stack.home import Home, find_home
+from stack.record import ProcessState
+from stack.up import Options, Ready, Stack
+
+_STOPPERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class View(Protocol):
+    """What the user sees of an `up`."""
+
+    def note(self, text: str) -> None: ...
+    def changed(self, states: list[ProcessState]) -> None: ...
+    def ready(self, ready: dict[str, Any], *, detached: bool) -> None: ...
+    async def watch(self, stack: Stack, stop: asyncio.Event) -> None: ...
+
+
+class Quiet:
+    """For programs: one JSON object when ready, and nothing else."""
+
+    def note(self, text: str) -> None:
+        """Say nothing."""
+
+    def changed(self, states: list[ProcessState]) -> None:
+        """Say nothing."""
+
+    def ready(self, ready: dict[str, Any], *, detached: bool) -> None:
+        del detached
+        print_json_line(ready)
+
+    async def watch(self, stack: Stack, stop: asyncio.Event) -> None:
+        del stack
+        await stop.wait()
+
+
+class Terminal:
+    """For people: a few lines of progress, the summary, then the board (or lines on changes in a pipe)."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._watching = False
+        self.changed = ChangeLines(lambda: self._watching and not console.is_terminal)
+
+    def note(self, text: str) -> None:
+        self._console.print(f"[dim]nodesmith:[/] {text}", highlight=False, soft_wrap=True)
+
+    def ready(self, ready: dict[str, Any], *, detached: bool) -> None:
+        agents = ", ".join(f"{agent['name']} ({agent['status']})" for agent in ready["agents"])
+        stop = f"{_command(ready['home'], 'down')}" if detached else "Ctrl-C"
+        lines = [
+            ("Console", f"{ready['sign_in_url']}   (this link signs you in once)"),
+            ("API docs", ready["docs_url"]),
+            ("Temporal Web UI", ready["temporal_ui_url"]),
+            ("Agents", agents or "none"),
+            ("Logs", ready["logs"]),
+            ("Stop", stop),
+            ("Try", _command(ready["home"], "backends install echo --on agent-1 --watch")),
+        ]
+        self._console.print(f"\nReady in {ready['seconds']:.1f} s\n")
+        self._console.print(facts(lines), soft_wrap=True)
+        self._console.print()
+
+    async def watch(self, stack: Stack, stop: asyncio.Event) -> None:
+        self._watching = True
+        connection = stack.home.connection()
+        if self._console.is_terminal and connection is not None:
+            await show_board(lambda: stack.states, LocalApi(connection), stop)
+        else:
+            await stop.wait()
+        self._watching = False
+
+
+async def run_attached(options: Options, view: View) -> None:
+    """Start, show, wait for a signal, stop in reverse order."""
+    stop = asyncio.Event()
+    for number in _STOPPERS:
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stack = Stack(options, note=view.note, changed=view.changed)
+    try:
+        ready = await _unless_stopped(stack, stop)
+        if ready is not None:
+            view.ready(asdict(ready), detached=False)
+            await view.watch(stack, stop)
+            view.note("stopping, the last started first")
+    finally:
+        await stack.stop()
+
+
+async def _unless_stopped(stack: Stack, stop: asyncio.Event) -> Ready | None:
+    starting = asyncio.create_task(stack.start())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done():
+        return starting.result()
+    starting.cancel()
+    await asyncio.wait([starting])
+    return None
+
+
+def run_detached(options: Options, view: View) -> None:
+    """Run `up --json` in a session of its own, and wait for its one object."""
+    home = Home(options.home)
+    home.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    view.note(f"starting in the background, home {home.folder}")
+    with home.log("up").open("a+") as log:
+        before = log.tell()
+        process = subprocess.Popen(
+            _detached_command(options),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            answer = process.stdout.readline() if process.stdout else b""
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            raise typer.Exit(INTERRUPTED) from None
+        if not answer:
+            process.wait()
+            log.seek(before)
+            raise _failure(log.read())
+    view.ready(json.loads(answer), detached=True)
+
+
+def _detached_command(options: Options) -> list[str]:
+    command = [sys.executable, "-P", "-c", "from cli.main import main; main()", "up", "--json"]
+    command += ["--home", str(options.home), "--agents", str(options.agents)]
+    return command if options.port_base is None else [*command, "--port-base", str(options.port_base)]
+
+
+def _failure(said: str) -> CommandFailed:
+    """What the detached process wrote before it ended: our own JSON, unless it broke."""
+    last = said.strip().rpartition("\n")[2]
+    try:
+        error = json.loads(last)["error"]
+    except (ValueError, KeyError, TypeError):
+        return CommandFailed(f"Nodesmith did not start: {last}", "The whole message is in logs/up.log of the home.")
+    return CommandFailed(error["message"], error["remedy"], code=error["code"])
+
+
+def _command(home: str, arguments: str) -> str:
+    """A command line that works as it stands, where the user stands."""
+    ours = Path(sysconfig.get_path("scripts")) / "nodesmith"
+    beside = os.path.relpath(ours)
+    program = (
+        "nodesmith" if shutil.which("nodesmith") == str(ours) else str(ours) if beside.startswith("..") else beside
+    )
+    elsewhere = "" if find_home() == Path(home) else f" --home {shlex.quote(home)}"
+    return f"{program} {arguments}{elsewhere}"

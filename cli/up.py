@@ -1,0 +1,157 @@
+"""`up`, `down` and `status`: the whole system on this machine."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import psutil
+import typer
+
+from cli import board
+from cli.failures import CommandFailed
+from cli.options import Home as HomeOption
+from cli.options import Json
+from cli.render import make_console, print_json_line
+from cli.running import Quiet, Terminal, View, run_attached, run_detached
+from stack import record
+from stack.api import LocalApi
+from stack.errors import StackError
+from stack.home import Home, find_home
+from stack.lock import holder
+from stack.up import Options
+
+_MOST_AGENTS = 100
+_STOP_PATIENCE = 60.0
+_POLL = 0.05
+
+Agents = Annotated[int, typer.Option("--agents", min=0, max=_MOST_AGENTS, help="How many local agents to start.")]
+PortBase = Annotated[
+    int | None,
+    typer.Option(
+        "--port-base",
+        help="Use exactly the ten ports from here on: API, Temporal, its Web UI, NATS, PostgreSQL, and five more.",
+        show_default=False,
+    ),
+]
+Detach = Annotated[bool, typer.Option("--detach", help="Return when everything is ready; `down` stops it.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(up)
+    app.command()(down)
+    app.command()(status)
+
+
+def up(
+    *,
+    home: HomeOption = None,
+    agents: Agents = 3,
+    port_base: PortBase = None,
+    detach: Detach = False,
+    as_json: Json = False,
+) -> None:
+    """Start the whole system on this machine: servers, API, worker and local agents."""
+    options = Options(find_home(home), agents, port_base)
+    view: View = Quiet() if as_json else Terminal(make_console())
+    with _as_failure():
+        if detach:
+            run_detached(options, view)
+        else:
+            asyncio.run(run_attached(options, view))
+
+
+def down(*, home: HomeOption = None) -> None:
+    """Stop what `up` started on this home, in reverse order."""
+    place = Home(find_home(home))
+    pid = holder(place.lock_file)
+    if pid is None:
+        typer.echo(f"Nothing runs on {place.folder}.")
+        return
+    _terminate(pid)
+    if not _wait_for_end(place, pid):
+        raise CommandFailed(
+            f"Nodesmith (pid {pid}) has not stopped within {_STOP_PATIENCE:.0f} s.",
+            f"`kill -9 {pid}` ends it and all its children; nothing that was accepted is lost.",
+            code="still_running",
+        )
+    typer.echo(f"Stopped (pid {pid}).")
+
+
+def status(*, home: HomeOption = None, as_json: Json = False) -> None:
+    """Say what runs on this home, and where; exit code 1 when nothing does."""
+    place = Home(find_home(home))
+    found = _look(place)
+    if as_json:
+        print_json_line(found)
+    else:
+        _print_status(place, found)
+    if not found["running"]:
+        raise typer.Exit(1)
+
+
+def _look(place: Home) -> dict[str, Any]:
+    pid = holder(place.lock_file)
+    connection = place.connection()
+    running = pid is not None and connection is not None
+    fleet = board.ask_fleet(LocalApi(connection)) if running and connection else None
+    return {
+        "home": str(place.folder),
+        "running": running,
+        "pid": pid,
+        "url": connection.url if connection else "",
+        "temporal_ui_url": connection.temporal_ui_url if connection else "",
+        "processes": [asdict(process) for process in record.read(place.processes_file)] if running else [],
+        "fleet": asdict(fleet) if fleet else None,
+        "logs": str(place.logs),
+    }
+
+
+def _print_status(place: Home, found: dict[str, Any]) -> None:
+    if not found["running"]:
+        typer.echo(f"Nothing runs on {place.folder}. Start it with `nodesmith up`.")
+        return
+    console = make_console()
+    console.print(f"Nodesmith runs on {place.folder} (pid {found['pid']}), API at {found['url']}")
+    console.print(board.table(record.read(place.processes_file)))
+    fleet = board.Fleet(**found["fleet"]).sentence() if found["fleet"] else "The API does not answer."
+    console.print(f"{fleet}\nLogs in {found['logs']}")
+
+
+def _terminate(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise CommandFailed(
+            f"Nodesmith (pid {pid}) belongs to another user.", "Become that user, or root.", code="not_allowed"
+        ) from error
+
+
+def _wait_for_end(place: Home, pid: int) -> bool:
+    deadline = time.monotonic() + _STOP_PATIENCE
+    while time.monotonic() < deadline:
+        if holder(place.lock_file) != pid and _has_ended(pid):
+            return True
+        time.sleep(_POLL)
+    return False
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@contextlib.contextmanager
+def _as_failure() -> Iterator[None]:
+    try:
+        yield
+    except StackError as error:
+        raise CommandFailed(error.message, error.remedy, code=error.code) from error

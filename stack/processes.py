@@ -1,0 +1,129 @@
+"""Nodesmith's own processes, as children of the stack: api, worker and agents."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stack.child import Program
+from stack.external import External
+from stack.home import Home
+from stack.nats import NatsServer
+from stack.ports import Ports
+from stack.postgres import PostgresServer
+from stack.secrets import ADMIN_TOKEN, NATS_ACCOUNT_SEED, POSTGRES_PASSWORD, REGISTRATION_TOKEN, read, trust
+from stack.servers import LOOPBACK, Server
+from stack.temporal import TemporalServer
+
+_AGENT_PREFIX = "NODESMITH_AGENT_"
+
+
+@dataclass
+class PythonProcess:
+    """`python -m module`, with its configuration in the environment; ready when `is_ready` says so."""
+
+    name: str
+    module: str
+    log: Path
+    environment: Mapping[str, str]
+    withheld: tuple[str, ...] = ()
+    is_ready: Callable[[], bool] = field(default=lambda: True)
+
+    async def prepare(self) -> None:
+        """Nothing: it prepares what it needs."""
+
+    def program(self) -> Program:
+        # -P: a folder `api` where `up` was called must not be taken for ours
+        argv = (sys.executable, "-P", "-m", self.module)
+        return Program(self.name, argv, self.log, self.environment, self.withheld)
+
+    async def answers(self) -> bool:
+        return await asyncio.to_thread(self.is_ready)
+
+    async def settle(self) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that belongs to one home, not started yet."""
+
+    home: Home
+    ports: Ports
+    external: External
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.ports.api}"
+
+    @property
+    def temporal_ui_url(self) -> str:
+        return self.external.temporal_ui_url if self.external.temporal_address else self._temporal().ui_url
+
+    def servers(self) -> list[Server]:
+        """The embedded ones that are needed."""
+        wanted: list[Server] = []
+        if not self.external.database_url:
+            wanted.append(self._postgres())
+        if not self.external.nats_url:
+            wanted.append(self._nats())
+        if not self.external.temporal_address:
+            wanted.append(self._temporal())
+        return wanted
+
+    def api(self, is_ready: Callable[[], bool]) -> PythonProcess:
+        return PythonProcess("api", "api.main", self.home.log("api"), self._control(), is_ready=is_ready)
+
+    def worker(self) -> PythonProcess:
+        return PythonProcess("worker", "workers.main", self.home.log("worker"), self._control())
+
+    def agent(self, number: int) -> PythonProcess:
+        name = f"agent-{number}"
+        environment = {key: value for key, value in os.environ.items() if key.startswith(_AGENT_PREFIX)}
+        environment |= {
+            f"{_AGENT_PREFIX}URL": self.url,
+            f"{_AGENT_PREFIX}TOKEN_FILE": str(self.home.secret(REGISTRATION_TOKEN)),
+            f"{_AGENT_PREFIX}NAME": name,
+            f"{_AGENT_PREFIX}HOME": str(self.home.agents / name),
+        }
+        # an agent is another machine: it knows nothing of the control plane but its address
+        return PythonProcess(name, "agent.main", self.home.log(name), environment, withheld=("NODESMITH_",))
+
+    def _control(self) -> dict[str, str]:
+        """The settings of api and worker; what is external comes from our own environment."""
+        settings = {
+            "API_HOST": LOOPBACK,
+            "API_PORT": str(self.ports.api),
+            "ADMIN_TOKEN_FILE": str(self.home.secret(ADMIN_TOKEN)),
+            "REGISTRATION_TOKEN_FILE": str(self.home.secret(REGISTRATION_TOKEN)),
+            "GALLERY_FOLDER": str(self.home.gallery),
+        }
+        if not self.external.database_url:
+            settings["DATABASE_URL"] = self._postgres().url(with_password=False)
+            settings["DATABASE_PASSWORD_FILE"] = str(self.home.secret(POSTGRES_PASSWORD))
+        if not self.external.nats_url:
+            settings["NATS_URL"] = self._nats().url
+            settings["NATS_ACCOUNT_SEED_FILE"] = str(self.home.secret(NATS_ACCOUNT_SEED))
+        if not self.external.temporal_address:
+            settings["TEMPORAL_ADDRESS"] = self._temporal().address
+            settings["TEMPORAL_UI_URL"] = self._temporal().ui_url
+        return {f"NODESMITH_{name}": value for name, value in settings.items()}
+
+    def _postgres(self) -> PostgresServer:
+        password = read(self.home, POSTGRES_PASSWORD)
+        return PostgresServer(self.home.postgres, self.ports.postgres, password, self.home.log("postgres"))
+
+    def _nats(self) -> NatsServer:
+        return NatsServer(self.home.nats, self.ports.nats, trust(self.home), self.home.log("nats"))
+
+    def _temporal(self) -> TemporalServer:
+        return TemporalServer(
+            database=self.home.temporal_database,
+            port=self.ports.temporal,
+            ui_port=self.ports.temporal_ui,
+            http_port=self.ports.temporal_http,
+            metrics_port=self.ports.temporal_metrics,
+            log=self.home.log("temporal"),
+        )

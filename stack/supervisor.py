@@ -1,0 +1,116 @@
+"""Keeps the processes of the stack alive: start in order, restart what dies, stop in reverse order."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from stack import record, servers
+from stack.child import Child
+from stack.errors import StackError
+from stack.record import Condition, ProcessState
+from stack.servers import Server
+
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 10.0
+_STEADY_AFTER = 30.0
+"""a process that ran this long begins again with the shortest pause"""
+
+
+def pauses() -> Iterator[float]:
+    """Seconds to wait before each restart in a row: 0.5, 1, 2, 4, 8, 10, 10 ..."""
+    pause = FIRST_PAUSE
+    while True:
+        yield pause
+        pause = min(pause * 2, LONGEST_PAUSE)
+
+
+class Keeper:
+    """Keeps one process alive."""
+
+    def __init__(self, server: Server, changed: Callable[[], None]) -> None:
+        self._server = server
+        self._changed = changed
+        self._child: Child | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.state = ProcessState(server.name)
+
+    async def start(self) -> None:
+        """The first start: whatever is wrong is the caller's to hear."""
+        await self._launch()
+        self._task = asyncio.create_task(self._keep(), name=f"keep {self._server.name}")
+
+    async def stop(self) -> None:
+        self._show(Condition.STOPPING)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._child is not None:
+            await self._child.stop()
+        self.state.pid = self.state.born = None
+        self._show(Condition.STOPPED)
+
+    async def _keep(self) -> None:
+        waits = pauses()
+        while True:
+            began = time.monotonic()
+            await self._until_dead()
+            if time.monotonic() - began > _STEADY_AFTER:
+                waits = pauses()
+            await asyncio.sleep(next(waits))
+            try:
+                await self._launch()
+            except (StackError, OSError) as error:
+                self.state.last_words = str(error)
+
+    async def _launch(self) -> None:
+        self._child = await servers.start(self._server, started=self._started)
+        self._show(Condition.RUNNING)
+
+    def _started(self, child: Child) -> None:
+        self.state.pid, self.state.born = child.pid, record.birth(child.pid)
+        self._show(Condition.STARTING)
+
+    async def _until_dead(self) -> None:
+        if self._child is not None:
+            code = await self._child.wait()
+            self.state.last_words = f"exit code {code}: {self._child.last_words()}"
+        self._child = None
+        self.state.pid = self.state.born = None
+        self.state.restarts += 1
+        self._show(Condition.RESTARTING)
+
+    def _show(self, condition: Condition) -> None:
+        self.state.condition = condition
+        self._changed()
+
+
+class Supervisor:
+    """The processes, in phases: those of one phase start together, and need all phases before theirs."""
+
+    def __init__(self, changed: Callable[[list[ProcessState]], None]) -> None:
+        self._changed = changed
+        self._phases: list[list[Keeper]] = []
+
+    @property
+    def states(self) -> list[ProcessState]:
+        return [keeper.state for phase in self._phases for keeper in phase]
+
+    async def start(self, phase: Sequence[Server]) -> None:
+        """Start a phase; return when all of it serves. The first error ends the others and is raised."""
+        keepers = [Keeper(server, self._tell) for server in phase]
+        self._phases.append(keepers)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for keeper in keepers:
+                    group.create_task(keeper.start())
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def stop(self) -> None:
+        """Stop all, the last phase first."""
+        while self._phases:
+            await asyncio.gather(*(keeper.stop() for keeper in self._phases[-1]))
+            self._phases.pop()
+
+    def _tell(self) -> None:
+        self._changed(self.states)

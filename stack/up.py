@@ -1,0 +1,169 @@
+"""The whole system on one machine: servers, then api and worker, then agents; approved and ready to use."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stack import ports, record, secrets
+from stack.api import LocalApi
+from stack.errors import StackError
+from stack.external import external_servers
+from stack.home import Connection, Home
+from stack.lock import HomeLock
+from stack.processes import Plan
+from stack.record import ProcessState
+from stack.supervisor import Supervisor
+
+_POLL = 0.05
+_LONGEST_POLL = 1.0
+_AGENT_PATIENCE = 20.0
+_PENDING = "pending"
+_SETTLED = frozenset({"healthy", "draining"})
+
+
+@dataclass(frozen=True)
+class Options:
+    home: Path
+    agents: int = 3
+    port_base: int | None = None
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What there is to know once everything runs."""
+
+    home: str
+    pid: int
+    url: str
+    docs_url: str
+    sign_in_url: str
+    sign_in_expires_at: str
+    temporal_ui_url: str
+    token_file: str
+    logs: str
+    agents: list[dict[str, str]]
+    ports: dict[str, int]
+    seconds: float
+
+
+@dataclass
+class Stack:
+    """One home, from lock to lock: `start`, and whatever came of it, `stop`."""
+
+    options: Options
+    note: Callable[[str], None]
+    changed: Callable[[list[ProcessState]], None] = lambda _: None
+    _lock: HomeLock | None = field(default=None, init=False)
+    _approving: asyncio.Task[None] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.home = Home(self.options.home)
+        self._supervisor = Supervisor(self._record)
+
+    @property
+    def states(self) -> list[ProcessState]:
+        return self._supervisor.states
+
+    async def start(self) -> Ready:
+        began = time.monotonic()
+        plan = self._claim()
+        api = LocalApi(self._connection(plan))
+        await self._step(plan.servers())
+        await self._step([plan.api(api.ready), plan.worker()])
+        await self._step([plan.agent(number) for number in range(1, self.options.agents + 1)])
+        agents = await self._approved(api)
+        link = await asyncio.to_thread(api.sign_in_link)
+        return self._ready(plan, link, agents, time.monotonic() - began)
+
+    async def stop(self) -> None:
+        if self._approving is not None:
+            self._approving.cancel()
+        await self._supervisor.stop()
+        if self._lock is not None:
+            self.home.processes_file.unlink(missing_ok=True)
+            self._lock.release()
+
+    def _claim(self) -> Plan:
+        """Everything that can be refused is refused here, before the first process."""
+        external = external_servers(os.environ)
+        fresh = self._make_home()
+        self._lock = HomeLock.acquire(self.home.lock_file)
+        self.note(f"home {self.home.folder}{' (new)' if fresh else ''}")
+        record.end_leftovers(self.home.processes_file)
+        chosen = ports.choose(self.home, self.options.port_base)
+        secrets.ensure(self.home)
+        return Plan(self.home, chosen, external)
+
+    def _make_home(self) -> bool:
+        try:
+            return self.home.create()
+        except OSError as error:
+            raise StackError(
+                f"The home folder {self.home.folder} cannot be used: {error.strerror}.",
+                remedy="Choose another with --home, or become its owner.",
+            ) from error
+
+    def _connection(self, plan: Plan) -> Connection:
+        connection = Connection(plan.url, self.home.secret(secrets.ADMIN_TOKEN), plan.temporal_ui_url)
+        self.home.write_connection(connection)
+        return connection
+
+    async def _step(self, phase: list[Any]) -> None:
+        began = time.monotonic()
+        await self._supervisor.start(phase)
+        if phase:
+            self.note(f"{', '.join(process.name for process in phase)} ({time.monotonic() - began:.1f} s)")
+
+    async def _approved(self, api: LocalApi) -> list[dict[str, str]]:
+        """Approve our own agents, and give them a while to be heard; a late one is approved later."""
+        names = {f"agent-{number}" for number in range(1, self.options.agents + 1)}
+        began = time.monotonic()
+        self._approving = asyncio.create_task(_approve(api, names), name="approve local agents")
+        await asyncio.wait([self._approving], timeout=_AGENT_PATIENCE)
+        nodes = [node for node in await asyncio.to_thread(api.nodes) if node["name"] in names]
+        approved = [node["name"] for node in nodes if node["status"] != _PENDING]
+        self.note(f"{len(approved)} of {len(names)} agents approved ({time.monotonic() - began:.1f} s)")
+        return [{key: str(node[key]) for key in ("id", "name", "status")} for node in nodes]
+
+    def _record(self, states: list[ProcessState]) -> None:
+        record.write(self.home.processes_file, states)
+        self.changed(states)
+
+    def _ready(self, plan: Plan, link: dict[str, Any], agents: list[dict[str, str]], seconds: float) -> Ready:
+        return Ready(
+            home=str(self.home.folder),
+            pid=os.getpid(),
+            url=plan.url,
+            docs_url=f"{plan.url}/docs",
+            sign_in_url=link["url"],
+            sign_in_expires_at=link["expires_at"],
+            temporal_ui_url=plan.temporal_ui_url,
+            token_file=str(self.home.secret(secrets.ADMIN_TOKEN)),
+            logs=str(self.home.logs),
+            agents=sorted(agents, key=lambda agent: agent["name"]),
+            ports=asdict(plan.ports),
+            seconds=round(seconds, 2),
+        )
+
+
+async def _approve(api: LocalApi, names: set[str]) -> None:
+    """Until every one of our agents has been approved and heard; more and more patiently."""
+    pause = _POLL
+    while not await asyncio.to_thread(_all_settled, api, names):
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.1, _LONGEST_POLL)
+
+
+def _all_settled(api: LocalApi, names: set[str]) -> bool:
+    try:
+        ours = [node for node in api.nodes() if node["name"] in names]
+        for node in ours:
+            if node["status"] == _PENDING:
+                api.approve(node["id"])
+    except StackError:  # it is being restarted: ask again
+        return False
+    return names == {node["name"] for node in ours if node["status"] in _SETTLED}
