@@ -1,11 +1,13 @@
 """Liveness: what a heartbeat changes. It refreshes the node, wakes what waits for it and stops what nobody wants."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
 
+from contracts.http import OperationView
 from contracts.messages import CancelCommand, Heartbeat
 from domain.errors import NoAnswer, NodeAway
 from services.ports import NodeLink, NodeRegistry, OperationRuns, Operations
@@ -13,6 +15,8 @@ from services.ports import NodeLink, NodeRegistry, OperationRuns, Operations
 log = structlog.get_logger()
 
 ANSWER_S = 5.0
+WAKES_A_SECOND = 50
+"""the rest follows with the next heartbeats: a fleet that comes back at once is no stampede"""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Liveness:
         await self._stop_orphans(beats)
 
     async def _wake(self, node_ids: Sequence[str]) -> None:
-        for row in await self.operations.waiting_for(node_ids):
+        for row in (await self.operations.waiting_for(node_ids))[:WAKES_A_SECOND]:
             await self.runs.node_back(row.workflow_id, row.node_id)
 
     async def _stop_orphans(self, beats: Sequence[Heartbeat]) -> None:
@@ -42,9 +46,13 @@ class Liveness:
         at_nodes = [op_id for beat in beats for op_id in beat.open_ops]
         if not at_nodes:
             return
-        for row in await self.operations.ended_among(at_nodes):
-            log.warning("stopping an orphan", op_id=row.op_id, node=row.node_name, backend=row.backend)
-            try:
-                await self.link.cancel(row.node_id, CancelCommand(op_id=row.op_id, family=row.family), within=ANSWER_S)
-            except (NodeAway, NoAnswer):
-                log.info("orphan not reached; the next heartbeat asks again", op_id=row.op_id)
+        orphans = await self.operations.ended_among(at_nodes)
+        await asyncio.gather(*(self._stop(row) for row in orphans))
+
+    async def _stop(self, row: OperationView) -> None:
+        log.warning("stopping an orphan", op_id=row.op_id, node=row.node_name, backend=row.backend)
+        command = CancelCommand(op_id=row.op_id, family=row.family)
+        try:
+            await self.link.cancel(row.node_id, command, within=ANSWER_S)
+        except (NodeAway, NoAnswer):
+            log.info("orphan not reached; the next heartbeat asks again", op_id=row.op_id)

@@ -1,0 +1,146 @@
+"""The worker process: compose, register, run."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+import structlog
+from temporalio.client import Client
+from temporalio.service import RPCError
+from temporalio.worker import Worker
+
+from activities.fleet import FleetActivities
+from activities.node import NodeActivities
+from activities.records import RecordActivities
+from bus.commands import NodeClient
+from bus.connection import Bus, connect_control
+from bus.credentials import CredentialIssuer
+from bus.heartbeats import HeartbeatSink
+from bus.reports import ReportHub
+from contracts import temporal as names
+from contracts.temporal import FleetWatch
+from domain.errors import ServiceUnavailable
+from runtime import logs, process
+from runtime.settings import ControlSettings
+from runtime.temporal import TemporalRuns, connect, prepare_namespace
+from services.liveness import Liveness
+from services.repair import Repair
+from store.database import Database
+from store.nodes import Nodes
+from store.operations import OperationTable
+from workers.bridge import Gauges, OutcomeBridge
+from workers.registry import WORKFLOWS, control_activities, node_activities
+
+log = structlog.stdlib.get_logger(__name__)
+
+GRACE = timedelta(seconds=2)
+RETRY_S = 0.5
+
+T = TypeVar("T")
+
+
+async def serve(settings: ControlSettings, stop: asyncio.Event) -> int:
+    """Connect, work until `stop`, close in reverse; a server that is not there yet is waited for."""
+    async with AsyncExitStack() as closing:
+        database = Database(settings.database_url, settings.secret(settings.database_password_file), pool_size=10)
+        closing.push_async_callback(database.close)
+        issuer = CredentialIssuer(settings.secret(settings.nats_account_seed_file))
+        bus = await connect_control(settings.nats_url, issuer, name="worker", patience=0)
+        closing.push_async_callback(bus.close)
+        starting = asyncio.gather(_until_there(database.migrate), _until_there(lambda: _temporal(settings)))
+        if (servers := await _unless_stopped(starting, stop)) is not None:
+            await closing.enter_async_context(working(settings, servers[1], database, bus))
+            log.info("worker ready")
+            await stop.wait()
+    return 0
+
+
+@asynccontextmanager
+async def working(settings: ControlSettings, temporal: Client, database: Database, bus: Bus) -> AsyncIterator[None]:
+    """The workers of both queues, and what listens beside them."""
+    operations, nodes, runs = OperationTable(database), Nodes(database), TemporalRuns(temporal)
+    hub = ReportHub(bus)
+    link = NodeClient(bus, hub)
+    bridge, gauges = OutcomeBridge(operations, runs), Gauges(operations)
+    hub.on_unclaimed_outcome(bridge.take)
+    hub.on_progress(gauges.take)
+    await hub.start()
+    liveness = Liveness(nodes, operations, runs, link, _now)
+    on_node = NodeActivities(link, runs)
+    fleet = FleetActivities(Repair(nodes, operations, runs, link, _now))
+    async with (
+        Worker(
+            temporal,
+            task_queue=names.CONTROL_QUEUE,
+            workflows=WORKFLOWS,
+            activities=control_activities(on_node, RecordActivities(operations), fleet),
+            max_concurrent_activities=settings.control_slots,
+            max_concurrent_local_activities=settings.control_slots,
+            graceful_shutdown_timeout=GRACE,
+        ),
+        Worker(
+            temporal,
+            task_queue=names.node_queue(),
+            activities=node_activities(on_node),
+            max_concurrent_activities=settings.node_slots,
+            graceful_shutdown_timeout=GRACE,
+        ),
+        _beside(bridge.run(), gauges.run(), HeartbeatSink(bus, liveness.heard).run(asyncio.Event())),
+    ):
+        await runs.keep_watch(FleetWatch(tick=settings.fleet_tick))
+        yield
+
+
+@asynccontextmanager
+async def _beside(*coroutines: Awaitable[None]) -> AsyncIterator[None]:
+    """Run these as long as the block lasts."""
+    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def _temporal(settings: ControlSettings) -> Client:
+    """Connected, and with the search attributes registered before anything polls."""
+    client = await connect(settings)
+    await prepare_namespace(client)
+    return client
+
+
+async def _until_there(attempt: Callable[[], Awaitable[T]]) -> T:
+    while True:
+        try:
+            return await attempt()
+        except (ServiceUnavailable, RPCError, RuntimeError, OSError) as error:
+            log.info("waiting for a server", error=str(error))
+            await asyncio.sleep(RETRY_S)
+
+
+async def _unless_stopped(starting: "asyncio.Future[T]", stop: asyncio.Event) -> T | None:
+    stopped = asyncio.create_task(stop.wait())
+    stopped.add_done_callback(lambda _: starting.cancel())
+    try:
+        return await starting
+    except asyncio.CancelledError:
+        return None
+    finally:
+        stopped.cancel()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def main() -> None:
+    settings = ControlSettings()
+    logs.configure(settings.log_level)
+    process.run(lambda stop: serve(settings, stop))
+
+
+if __name__ == "__main__":
+    main()
