@@ -15,7 +15,8 @@ RANGE = 10
 HIGHEST_DEFAULT = 32767
 """above begins the range from which the kernel takes ports for outgoing connections"""
 _LOWEST, _HIGHEST = 1024, 65535
-_PATIENCE = 3.0
+PATIENCE = 3.0
+"""how long ports that were ours may be held on by the children of a killed `up`"""
 _POLL = 0.05
 
 
@@ -38,7 +39,7 @@ def choose(home: Home, base: int | None) -> Ports:
     if base is not None:
         ports = _from_base(base, was_ours=remembered)
     else:
-        ports = _movable(remembered or Ports(), patience=_PATIENCE if remembered else 0.0)
+        ports = _movable(remembered or Ports(), patience=PATIENCE if remembered else 0.0)
     write_private(home.ports_file, json.dumps(asdict(ports), indent=2) + "\n")
     return ports
 
@@ -59,7 +60,7 @@ def _from_base(base: int, *, was_ours: Ports | None) -> Ports:
         )
     numbers = range(base, base + RANGE)
     ports = Ports(*numbers[: len(fields(Ports))])
-    taken = _still_taken(numbers, patience=_PATIENCE if ports == was_ours else 0.0)
+    taken = _still_taken(numbers, patience=PATIENCE if ports == was_ours else 0.0)
     if taken:
         raise StackError(
             f"Port {taken[0]} is taken, and --port-base {base} asks for exactly {base} to {base + RANGE - 1}.",
@@ -87,7 +88,7 @@ def _next_free(port: int, given: set[int]) -> int:
 
 
 def _still_taken(ports: Iterable[int], *, patience: float) -> list[int]:
-    """Ports that were ours may be held for a moment longer by children of a killed parent."""
+    """Those that are not free, nor become so in time."""
     deadline = time.monotonic() + patience
     taken = [port for port in ports if not is_free(port)]
     while taken and time.monotonic() < deadline:

@@ -27,9 +27,10 @@ def pauses() -> Iterator[float]:
 class Keeper:
     """Keeps one process alive."""
 
-    def __init__(self, server: Server, changed: Callable[[], None]) -> None:
+    def __init__(self, server: Server, changed: Callable[[], None], *, stop_patience: float) -> None:
         self._server = server
         self._changed = changed
+        self._stop_patience = stop_patience
         self._child: Child | None = None
         self._task: asyncio.Task[None] | None = None
         self.state = ProcessState(server.name)
@@ -45,7 +46,7 @@ class Keeper:
             self._task.cancel()
             await asyncio.wait([self._task])
         if self._child is not None:
-            await self._child.stop()
+            await self._child.stop(self._stop_patience)
         self.state.pid = self.state.born = None
         self._show(Condition.STOPPED)
 
@@ -87,8 +88,9 @@ class Keeper:
 class Supervisor:
     """The processes, in phases: those of one phase start together, and need all phases before theirs."""
 
-    def __init__(self, changed: Callable[[list[ProcessState]], None]) -> None:
+    def __init__(self, changed: Callable[[list[ProcessState]], None], *, stop_patience: float = 10.0) -> None:
         self._changed = changed
+        self._stop_patience = stop_patience
         self._phases: list[list[Keeper]] = []
 
     @property
@@ -97,7 +99,7 @@ class Supervisor:
 
     async def start(self, phase: Sequence[Server]) -> None:
         """Start a phase; return when all of it serves. The first error ends the others and is raised."""
-        keepers = [Keeper(server, self._tell) for server in phase]
+        keepers = [Keeper(server, self._tell, stop_patience=self._stop_patience) for server in phase]
         self._phases.append(keepers)
         try:
             async with asyncio.TaskGroup() as group:

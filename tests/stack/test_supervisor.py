@@ -1,0 +1,156 @@
+"""The supervisor on small real processes: restart, order, and nobody left behind."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stack import record
+from stack.child import Program
+from stack.errors import StackError
+from stack.record import Condition, ProcessState
+from stack.supervisor import Supervisor, pauses
+from tests.stack.endings import assert_ends
+
+STAY = "import signal, sys; open(sys.argv[1], 'a').close(); signal.pause()"
+"""touch the file that says ready, then wait for a signal"""
+TELL_THE_END = (
+    "import signal, sys\n"
+    "def end(*_):\n"
+    "    open(sys.argv[2], 'a').write(sys.argv[3] + '\\n')\n"
+    "    sys.exit(0)\n"
+    "signal.signal(signal.SIGTERM, end)\n"
+    "open(sys.argv[1], 'a').close()\n"
+    "while True: signal.pause()\n"
+)
+
+
+@dataclass
+class Script:
+    """A few lines of Python as a server: it is ready when it has made its file."""
+
+    folder: Path
+    name: str
+    code: str = STAY
+    arguments: tuple[str, ...] = field(default=())
+
+    @property
+    def _mark(self) -> Path:
+        return self.folder / f"{self.name}.ready"
+
+    async def prepare(self) -> None:
+        self._mark.unlink(missing_ok=True)
+
+    def program(self) -> Program:
+        argv = (sys.executable, "-I", "-S", "-c", self.code, str(self._mark), *self.arguments)
+        return Program(self.name, argv, self.folder / f"{self.name}.log")
+
+    async def answers(self) -> bool:
+        return self._mark.exists()
+
+    async def settle(self) -> None:
+        """Nothing."""
+
+
+class Changes:
+    """What the supervisor told, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Condition]] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, states: list[ProcessState]) -> None:
+        self.seen += [(state.name, state.condition) for state in states]
+        self._news.set()
+
+    async def until(self, process: ProcessState, condition: Condition, restarts: int) -> None:
+        async with asyncio.timeout(30):
+            while process.condition is not condition or process.restarts < restarts:
+                self._news.clear()
+                await self._news.wait()
+
+
+def test_the_pauses_between_restarts_grow_from_half_a_second_to_ten():
+    assert list(islice(pauses(), 7)) == [0.5, 1, 2, 4, 8, 10, 10]
+
+
+async def test_a_process_that_dies_is_restarted_and_counted(tmp_path: Path):
+    changes = Changes()
+    supervisor = Supervisor(changes)
+    await supervisor.start([Script(tmp_path, "one"), Script(tmp_path, "other")])
+    one, other = supervisor.states
+    first, beside = one.pid, other.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await changes.until(one, Condition.RUNNING, restarts=1)
+    assert one.pid not in (None, first)
+    assert "exit code -9" in one.last_words
+    assert (other.pid, other.restarts) == (beside, 0)
+    await supervisor.stop()
+    assert not psutil.pid_exists(beside or 0)
+
+
+async def test_the_last_phase_is_stopped_first(tmp_path: Path):
+    ends = tmp_path / "ends"
+    supervisor = Supervisor(lambda _: None)
+    for name in ("server", "api", "agent"):
+        await supervisor.start([Script(tmp_path, name, TELL_THE_END, (str(ends), name))])
+    await supervisor.stop()
+    assert ends.read_text().split() == ["agent", "api", "server"]
+
+
+async def test_a_first_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path):
+    supervisor = Supervisor(lambda _: None)
+    broken = Script(tmp_path, "broken", "import sys; sys.exit('error: no luck today')")
+    with pytest.raises(StackError, match=r"broken ended with exit code 1 .*no luck today"):
+        await supervisor.start([Script(tmp_path, "fine"), broken])
+    await supervisor.stop()
+    assert not [child for child in psutil.Process().children(recursive=True) if str(tmp_path) in child.cmdline()]
+
+
+async def test_a_process_that_does_not_want_to_stop_is_killed_with_what_it_started(tmp_path: Path):
+    stubborn = "import signal, sys, subprocess\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    stubborn += "child = subprocess.Popen(['sleep', '600'])\nopen(sys.argv[1], 'w').write(str(child.pid))\n"
+    stubborn += "while True: signal.pause()\n"
+    supervisor = Supervisor(lambda _: None, stop_patience=0.2)
+    await supervisor.start([Script(tmp_path, "stubborn", stubborn)])
+    await supervisor.stop()
+    grandchild = int((tmp_path / "stubborn.ready").read_text())
+    assert_ends(grandchild)
+
+
+def test_a_killed_parent_takes_every_child_with_it(tmp_path: Path):
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "tests.stack.parent", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with parent:
+        assert parent.stdout is not None
+        children = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(children) == 3
+        assert all(psutil.pid_exists(pid) for pid in children)
+        parent.kill()
+        parent.wait()
+    assert_ends(*children)
+
+
+def test_a_child_that_outlived_a_killed_up_is_ended_by_the_next_one(tmp_path: Path):
+    with subprocess.Popen(["sleep", "600"]) as left, subprocess.Popen(["sleep", "600"]) as foreign:
+        born = record.birth(left.pid)
+        states = [
+            ProcessState("left", Condition.RUNNING, pid=left.pid, born=born),
+            ProcessState("number given to somebody else", Condition.RUNNING, pid=foreign.pid, born=1.0),
+        ]
+        record.write(tmp_path / "processes.json", states)
+        record.end_leftovers(tmp_path / "processes.json", patience=0.1)
+        assert left.wait(10) == -signal.SIGKILL
+        assert foreign.poll() is None
+        foreign.kill()
