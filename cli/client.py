@@ -1,12 +1,13 @@
 """The HTTP client of the command line: finds the API, and turns what goes wrong into a sentence and a remedy."""
 
 import json
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from urllib.parse import quote
 
 import httpx2
 from pydantic import BaseModel, ValidationError
@@ -50,9 +51,18 @@ class ApiClient:
         asked = {name: value for name, value in query.items() if value is not None}
         return self._send("GET", path, params=asked)
 
-    def post(self, path: str, body: BaseModel | None = None, *, idempotency_key: str = "") -> Any:
-        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
-        return self._send("POST", path, json=body.model_dump(mode="json") if body else None, headers=headers)
+    def post(self, path: str, body: BaseModel | None = None) -> Any:
+        return self._send("POST", path, json=_filled_in(body))
+
+    def post_once(self, path: str, body: BaseModel) -> Any:
+        """Post, and once more if the answer got lost: the key makes the second a repetition of the first."""
+        headers = {"Idempotency-Key": str(uuid.uuid4())}
+        try:
+            return self._send("POST", path, json=_filled_in(body), headers=headers)
+        except CommandFailed as failure:
+            if not failure.may_pass:
+                raise
+        return self._send("POST", path, json=_filled_in(body), headers=headers)
 
     @contextmanager
     def events(self, path: str, *, last_event_id: str = "", **query: str) -> Iterator[Iterator[ServerSentEvent]]:
@@ -72,6 +82,15 @@ class ApiClient:
         if response.is_error:
             raise refusal(response)
         return response.json()
+
+
+def segment(name: str) -> str:
+    """One segment of a path: a name may hold a slash or a space."""
+    return quote(name, safe="")
+
+
+def _filled_in(body: BaseModel | None) -> Any:
+    return body.model_dump(mode="json", exclude_defaults=True) if body else None
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[ServerSentEvent]:
@@ -98,8 +117,9 @@ def refusal(response: httpx2.Response) -> CommandFailed:
             f"The API answered {response.status_code} {response.reason_phrase}, without saying why.",
             "Is the address right? `--url` or NODESMITH_URL names it.",
             code="not_a_problem",
+            may_pass=response.is_server_error,
         )
-    return CommandFailed(problem.detail, problem.remedy, code=problem.code)
+    return CommandFailed(problem.detail, problem.remedy, code=problem.code, may_pass=response.is_server_error)
 
 
 def unreachable(url: str, error: httpx2.TransportError) -> CommandFailed:
@@ -108,7 +128,7 @@ def unreachable(url: str, error: httpx2.TransportError) -> CommandFailed:
     else:
         sentence = f"The connection to {url} broke ({type(error).__name__})."
         remedy = "Nothing that was accepted is lost: `nodesmith ops ls` shows it."
-    return CommandFailed(sentence, remedy, code="unreachable", exit_code=UNREACHABLE)
+    return CommandFailed(sentence, remedy, code="unreachable", exit_code=UNREACHABLE, may_pass=True)
 
 
 def read(shape: type[Shape], answer: Any) -> Shape:

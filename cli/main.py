@@ -3,12 +3,13 @@
 import importlib
 import importlib.metadata
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from cli.failures import CommandFailed
+from domain.errors import NodesmithError
 
 COMMANDS = {
     "up": ("cli.up", "Start the whole system on this machine."),
@@ -80,5 +81,11 @@ def main() -> None:
     try:
         make_app()()
     except CommandFailed as failure:
-        sys.stderr.write((failure.as_json() if "--json" in sys.argv else failure.as_text()) + "\n")
-        sys.exit(failure.exit_code)
+        _give_up(failure)
+    except NodesmithError as error:
+        _give_up(CommandFailed(error.message, getattr(error, "remedy", ""), code=error.code))
+
+
+def _give_up(failure: CommandFailed) -> NoReturn:
+    sys.stderr.write((failure.as_json() if "--json" in sys.argv else failure.as_text()) + "\n")
+    sys.exit(failure.exit_code)

@@ -1,0 +1,36 @@
+"""Where the API is and with which token: options, environment, or what `nodesmith up` left in the home folder."""
+
+from pathlib import Path
+
+from cli.client import ApiClient
+from cli.failures import UNREACHABLE, CommandFailed
+from stack.home import Connection, Home, find_home
+
+
+def connect(url: str | None, token: str | None, home: Path | None) -> ApiClient:
+    """Open a client; nothing is sent yet."""
+    if url and token:
+        return ApiClient(url, token)
+    found = Home(find_home(home)).connection()
+    if found is None:
+        raise CommandFailed(
+            f"There is no Nodesmith in {find_home(home)}, and no address and token were given.",
+            "Start one with `nodesmith up` (or `make run`), or set NODESMITH_URL and NODESMITH_TOKEN.",
+            code="no_home",
+            exit_code=UNREACHABLE,
+        )
+    # A token goes only to the address it was made for.
+    if url and url.rstrip("/") != found.url.rstrip("/"):
+        raise CommandFailed(f"No token was given for {url}.", "Set NODESMITH_TOKEN, or give --token.", code="no_token")
+    return ApiClient(url or found.url, token or _token_of(found))
+
+
+def _token_of(connection: Connection) -> str:
+    try:
+        return connection.token()
+    except OSError as error:
+        raise CommandFailed(
+            f"The token in {connection.token_file} cannot be read ({error.strerror}).",
+            "Become the user that runs `nodesmith up`, or set NODESMITH_TOKEN.",
+            code="no_token",
+        ) from error

@@ -1,0 +1,99 @@
+"""`nodesmith nodes`: who is there, how they are, and who waits for approval."""
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from cli.client import read, segment
+from cli.connection import connect
+from cli.options import Home, Json, Token, Url
+from cli.render import Column, ago, facts, local_time, make_console, print_json, size, table, word
+from contracts.http import NodeView
+from domain.node import NodeStatus
+
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the node.", show_default=False)]
+
+COLUMNS: list[Column[NodeView]] = [
+    Column("NAME", lambda node: escape(node.name), may_wrap=True),
+    Column("STATUS", lambda node: word(node.status)),
+    Column("HEARD", lambda node: ago(node.last_heartbeat)),
+    Column("OPS", lambda node: str(node.open_operations), right=True),
+    Column("DISK FREE", lambda node: size(node.available_disk), right=True),
+    Column("RAM FREE", lambda node: size(node.available_ram), right=True, from_width=100),
+    Column("PROTOCOL", lambda node: str(int(node.protocol)), right=True, from_width=100),
+    Column("ID", lambda node: node.id, from_width=120),
+]
+
+
+def register(app: typer.Typer) -> None:
+    nodes = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+    nodes.command("ls")(list_nodes)
+    nodes.command("show")(show)
+    nodes.command("approve")(approve)
+    app.add_typer(nodes, name="nodes", help="List nodes, look at one, approve one.")
+
+
+def list_nodes(*, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+    """List the nodes, with the status each has at this moment."""
+    with connect(url, token, home) as api:
+        nodes = [read(NodeView, entry) for entry in api.get("/api/nodes")]
+    if as_json:
+        return print_json(nodes)
+    console = make_console()
+    if not nodes:
+        return console.print("No node has registered yet. An agent registers by itself: `nodesmith agent --help`.")
+    console.print(table(nodes, COLUMNS, console.width))
+    return _hint_at_pending(nodes)
+
+
+def _hint_at_pending(nodes: list[NodeView]) -> None:
+    for node in nodes:
+        if node.status is NodeStatus.PENDING:
+            typer.echo(f"\n{node.name} waits for approval: nodesmith nodes approve {node.name}")
+
+
+def show(node: NodeName, *, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+    """Show one node: the facts, and the status that follows from them."""
+    with connect(url, token, home) as api:
+        view = read(NodeView, api.get(f"/api/nodes/{segment(node)}"))
+    if as_json:
+        return print_json(view)
+    return make_console().print(facts(describe(view)))
+
+
+def describe(node: NodeView) -> list[tuple[str, str]]:
+    labels = ", ".join(f"{name}={value}" for name, value in sorted(node.labels.items()))
+    return [
+        ("name", escape(node.name)),
+        ("id", node.id),
+        ("status", word(node.status)),
+        ("type", f"{node.node_type}, protocol {int(node.protocol)}"),
+        ("address", escape(node.address)),
+        ("agent", escape(node.agent_version)),
+        ("approved", local_time(node.approved_at) or f"not yet: nodesmith nodes approve {escape(node.name)}"),
+        ("drained", local_time(node.drained_at)),
+        ("left", local_time(node.left_at)),
+        ("unreachable", local_time(node.unreachable_since)),
+        ("heard", ago(node.last_heartbeat)),
+        ("disk", _free_of(node.available_disk, node.total_disk)),
+        ("ram", _free_of(node.available_ram, node.total_ram)),
+        ("vram", _free_of(node.available_vram, node.total_vram)),
+        ("gpu", escape(node.gpu_vendor or "")),
+        ("labels", escape(labels)),
+        ("operations", f"{node.open_operations} open"),
+    ]
+
+
+def _free_of(free: int | None, total: int | None) -> str:
+    return f"{size(free)} free of {size(total)}" if total else ""
+
+
+def approve(node: NodeName, *, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+    """Approve a node: from now on it gets work, and its credentials for the bus."""
+    with connect(url, token, home) as api:
+        api.post(f"/api/nodes/{segment(node)}/approve")
+        view = read(NodeView, api.get(f"/api/nodes/{segment(node)}"))
+    if as_json:
+        return print_json(view)
+    return typer.echo(f"{view.name} is approved; its status is {view.status}.")

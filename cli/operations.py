@@ -1,0 +1,163 @@
+"""`nodesmith ops`: what goes on, how it went, and stopping it."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.markup import escape
+
+from cli.client import read, segment
+from cli.connection import connect
+from cli.follow import fetch
+from cli.options import Home, Json, Token, Url
+from cli.render import Column, ago, duration, facts, local_time, make_console, print_json, size, table, word
+from cli.watch import gauge, headline, watch
+from contracts.http import CancelAccepted, CancelBody, OperationDetail, OperationEvent, OperationView
+from contracts.messages import CancelMode, Installed
+from domain.operation import OPEN
+
+OpId = Annotated[str, typer.Argument(metavar="ID", help="Id of the operation.", show_default=False)]
+
+COLUMNS: list[Column[OperationView]] = [
+    Column("ID", lambda op: op.op_id),
+    Column("NODE", lambda op: escape(op.node_name)),
+    Column("BACKEND", lambda op: escape(f"{op.backend} {op.version}".rstrip())),
+    Column("STATE", lambda op: word(op.state)),
+    Column("%", lambda op: f"{op.progress.percentage:.0f}" if op.progress.phase else "", right=True),
+    Column("AGE", lambda op: ago(op.created_at), from_width=110),
+    Column("KIND", lambda op: str(op.kind), from_width=130),
+    Column("WHAT", lambda op: escape(op.message), from_width=130, may_wrap=True),
+]
+
+TIMELINE: list[Column[OperationEvent]] = [
+    Column("WHEN", lambda event: local_time(event.at)),
+    Column("STATE", lambda event: word(event.state)),
+    Column("TRY", lambda event: str(event.attempt or ""), right=True),
+    Column("WHAT", lambda event: escape(event.message), may_wrap=True),
+]
+
+
+def register(app: typer.Typer) -> None:
+    operations = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+    operations.command("ls")(list_operations)
+    operations.command("show")(show)
+    operations.command("watch")(watch_operation)
+    operations.command("cancel")(cancel)
+    app.add_typer(operations, name="ops", help="List, show, watch and cancel operations.")
+
+
+def list_operations(
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Also those that succeeded or were cancelled.")] = False,
+    node: Annotated[str | None, typer.Option(help="Only those of this node.", show_default=False)] = None,
+    state: Annotated[str | None, typer.Option(help="Only those in this state.", show_default=False)] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many, newest first.")] = 50,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """List what is open, and what ended badly and was not dismissed."""
+    with connect(url, token, home) as api:
+        answer = api.get("/api/operations", all=everything, node=node, state=state, limit=limit)
+    operations = [read(OperationView, entry) for entry in answer["operations"]]
+    if as_json:
+        return print_json(operations)
+    console = make_console()
+    if answer.get("stale_since"):
+        console.print(f"[yellow]Temporal does not answer: this list is from {answer['stale_since']}.[/]")
+    if not operations:
+        return console.print("No operation is open." if not everything else "There are no operations yet.")
+    return console.print(table(operations, COLUMNS, console.width))
+
+
+def show(op_id: OpId, *, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+    """Show one operation: where it stands, why, and its whole story."""
+    with connect(url, token, home) as api:
+        operation = fetch(api, op_id)
+    if as_json:
+        return print_json(operation)
+    console = make_console()
+    return console.print(page(operation, console.width))
+
+
+def page(operation: OperationDetail, width: int) -> RenderableType:
+    story = table(operation.timeline, TIMELINE, width)
+    return Group(facts(describe(operation)), "", story) if operation.timeline else facts(describe(operation))
+
+
+def describe(operation: OperationDetail) -> list[tuple[str, str]]:
+    is_open = operation.state in OPEN
+    return [
+        ("operation", operation.op_id),
+        ("what", escape(f"{operation.kind} {operation.backend} {operation.version}".rstrip())),
+        ("node", escape(f"{operation.node_name} ({operation.node_id})")),
+        ("state", word(operation.state) + ("  (stalled: no byte for a minute)" if operation.stalled else "")),
+        ("", escape(headline(operation))),
+        ("remedy", escape(operation.remedy)),
+        ("progress", escape(gauge(operation.progress)) if is_open and operation.progress.phase else ""),
+        ("attempt", str(operation.attempt or "")),
+        ("before", escape(_installed(operation.before))),
+        ("after", escape(_installed(operation.after))),
+        ("changed", {True: "yes", False: "no, it was there already", None: ""}[operation.changed]),
+        ("fetched", _fetched(operation)),
+        ("source", escape(operation.uri)),
+        ("sha256", operation.sha256),
+        ("asked by", escape(operation.requested_by)),
+        ("cancelled by", escape(operation.cancelled_by)),
+        ("asked", local_time(operation.created_at)),
+        ("ended", _ended(operation)),
+        ("run", escape(operation.temporal_url or operation.workflow_id)),
+    ]
+
+
+def _installed(entry: Installed | None) -> str:
+    return f"{entry.name} {entry.version} {entry.digest}".strip() if entry else ""
+
+
+def _fetched(operation: OperationDetail) -> str:
+    if not (operation.bytes_fetched or operation.bytes_reused):
+        return ""
+    return f"{size(operation.bytes_fetched)}, {size(operation.bytes_reused)} taken from partial downloads"
+
+
+def _ended(operation: OperationDetail) -> str:
+    if operation.ended_at is None:
+        return ""
+    took = duration((operation.ended_at - operation.created_at).total_seconds())
+    return f"{local_time(operation.ended_at)}, after {took}"
+
+
+def watch_operation(
+    op_id: OpId, *, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False
+) -> None:
+    """Watch one operation until it ends.
+
+    Exit code: 0 it succeeded, 1 it did not, 130 after Ctrl-C (the operation goes on).
+    """
+    with connect(url, token, home) as api:
+        raise typer.Exit(watch(api, op_id, as_json=as_json))
+
+
+def cancel(
+    op_id: OpId,
+    *,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep what was downloaded for a later try.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="End it without the node's word.")] = False,
+    reason: Annotated[str, typer.Option(help="For those who read the history.", show_default=False)] = "",
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Cancel an operation; returns as soon as the cancel is durable.
+
+    The node is told as soon as it can be reached; once it has acknowledged, it never changes anything for it again.
+    """
+    body = CancelBody.model_construct(reason=reason, mode=CancelMode.KEEP if keep else CancelMode.DISCARD, force=force)
+    with connect(url, token, home) as api:
+        accepted = read(CancelAccepted, api.post(f"/api/operations/{segment(op_id)}/cancel", body))
+    if as_json:
+        return print_json(accepted)
+    typer.echo(f"Cancel accepted; operation {op_id} is {accepted.state}.")
+    return typer.echo(f"  {accepted.note}" if accepted.note else f"  follow it:  nodesmith ops watch {op_id}")

@@ -1,0 +1,192 @@
+"""Watching one operation until it ends: a live bar on a terminal, lines in a pipe, JSON lines for programs."""
+
+import sys
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Protocol
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+from cli.client import ApiClient
+from cli.failures import INTERRUPTED, NOT_DONE
+from cli.follow import LinkLost, News, follow
+from cli.render import duration, print_json_line, size, word
+from contracts.http import OperationDetail, ProgressTick, ProgressView
+from contracts.words import tell
+from domain.operation import State
+
+_STEP = 10.0
+"""per cent between two lines of progress in a pipe"""
+
+
+class Screen(Protocol):
+    """Where news of an operation goes."""
+
+    def state(self, operation: OperationDetail) -> None: ...
+    def tick(self, progress: ProgressView) -> None: ...
+    def lost(self, why: str) -> None: ...
+
+
+def watch(api: ApiClient, op_id: str, *, as_json: bool) -> int:
+    """Watch to the end and return the exit code; Ctrl-C ends the watching, never the operation."""
+    try:
+        if as_json:
+            return _exit_code(_as_json_lines(follow(api, op_id)))
+        return _exit_code(_on_screen(follow(api, op_id)))
+    except KeyboardInterrupt:
+        sys.stderr.write(goes_on(op_id))
+        return INTERRUPTED
+
+
+def goes_on(op_id: str) -> str:
+    return (
+        f"\nNo longer watching. Operation {op_id} goes on.\n"
+        f"  watch it again:  nodesmith ops watch {op_id}\n"
+        f"  cancel it:       nodesmith ops cancel {op_id}\n"
+    )
+
+
+def _exit_code(last: OperationDetail | None) -> int:
+    return 0 if last is not None and last.state is State.SUCCEEDED else NOT_DONE
+
+
+def _as_json_lines(news: Iterable[News]) -> OperationDetail | None:
+    last = None
+    for item in news:
+        if isinstance(item, OperationDetail):
+            last = item
+            print_json_line({"type": "operation", **item.model_dump(mode="json")})
+        elif isinstance(item, ProgressTick):
+            print_json_line({"type": "progress", **item.model_dump(mode="json")})
+        else:
+            print_json_line({"type": "link_lost", "why": item.why})
+    return last
+
+
+def _on_screen(news: Iterable[News]) -> OperationDetail | None:
+    console = Console(highlight=False)
+    if console.is_terminal:
+        with _bar(console) as progress:
+            last = show(news, Bar(progress))
+    else:
+        last = show(news, Lines(console))
+    if last is not None:
+        console.print(summary(last))
+    return last
+
+
+def show(news: Iterable[News], screen: Screen) -> OperationDetail | None:
+    """Hand each piece of news on, leaving out what says nothing new; return the last view."""
+    last, said = None, ""
+    for item in news:
+        if isinstance(item, LinkLost):
+            screen.lost(item.why)
+        elif isinstance(item, ProgressTick):
+            screen.tick(item)
+        else:
+            last, before, said = item, said, headline(item)
+            if said != before:
+                screen.state(item)
+            screen.tick(item.progress)
+    return last
+
+
+def headline(operation: OperationDetail) -> str:
+    said = operation.message or tell(operation.state, operation.reason, operation.detail)
+    until = f", until {operation.until.astimezone():%Y-%m-%d %H:%M:%S}" if operation.until else ""
+    return f"{said}{until}"
+
+
+def summary(operation: OperationDetail) -> str:
+    """The last word: what came of it, and what to do if it went wrong."""
+    name = f"{operation.kind} {operation.backend} {operation.version}".rstrip()
+    where = f"on {operation.node_name}"
+    took = ""
+    if operation.ended_at:
+        took = f" after {duration((operation.ended_at - operation.created_at).total_seconds())}"
+    line = f"{word(operation.state)}: {escape(name)} {escape(where)}{took}"
+    if operation.state is State.SUCCEEDED:
+        return f"{line}; {escape(_what_changed(operation))}"
+    remedy = f"\n  {escape(operation.remedy)}" if operation.remedy else ""
+    return f"{line}: {escape(headline(operation))}{remedy}"
+
+
+def _what_changed(operation: OperationDetail) -> str:
+    if operation.changed is False:
+        return "nothing changed: it was there already"
+    before = f" (was {operation.before.version})" if operation.before and operation.before.version else ""
+    reused = f", {size(operation.bytes_reused)} reused" if operation.bytes_reused else ""
+    return f"{size(operation.bytes_fetched)} fetched{reused}{before}"
+
+
+class Lines:
+    """For a pipe or a log: a line for each change, and one each ten per cent."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._next = _STEP
+        self._is_lost = False
+
+    def state(self, operation: OperationDetail) -> None:
+        self._is_lost = False
+        self._say(headline(operation))
+
+    def tick(self, progress: ProgressView) -> None:
+        if progress.percentage >= self._next:
+            self._say(gauge(progress))
+            self._next = (progress.percentage // _STEP + 1) * _STEP
+
+    def lost(self, why: str) -> None:
+        if not self._is_lost:
+            self._say(f"no answer from the API ({why}); the operation goes on, asking again")
+        self._is_lost = True
+
+    def _say(self, text: str) -> None:
+        self._console.print(f"{datetime.now():%H:%M:%S}  {escape(text)}", soft_wrap=True)  # noqa: DTZ005 - the reader's clock
+
+
+class Bar:
+    """For a terminal: one live line, and the history of states above it."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("", total=100.0, text="")
+        self._lines = Lines(progress.console)
+
+    def state(self, operation: OperationDetail) -> None:
+        self._lines.state(operation)
+        self._progress.update(self._task, description=operation.state.value)
+
+    def tick(self, progress: ProgressView) -> None:
+        if progress.phase is not None:
+            self._progress.update(self._task, completed=progress.percentage, text=gauge(progress))
+
+    def lost(self, why: str) -> None:
+        self._lines.lost(why)
+        self._progress.update(self._task, description="no link")
+
+
+def gauge(progress: ProgressView) -> str:
+    """`downloading  120 MB of 200 MB  8.0 MB/s  10 s left`, as far as it is known."""
+    parts = [str(progress.phase or "")]
+    if progress.bytes_total:
+        parts.append(f"{size(progress.bytes_done)} of {size(progress.bytes_total)}")
+    if progress.rate:
+        parts.append(f"{size(progress.rate)}/s")
+    if progress.eta_s is not None:
+        parts.append(f"{duration(progress.eta_s)} left")
+    return "  ".join(parts)
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.fields[text]}"),
+        console=console,
+        transient=True,
+    )
