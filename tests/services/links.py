@@ -1,0 +1,32 @@
+"""A node at the far end whose answers the test gives."""
+
+from contextlib import AbstractAsyncContextManager
+
+from contracts.messages import BackendList, CancelCommand, CancelReply, Command, CommandReply, OpReply
+from services.ports import Reports
+
+
+class PlayedLink:
+    """Answers every cancel with `cancel_reply`; everything else is not expected here."""
+
+    def __init__(self) -> None:
+        self.cancels: list[CancelCommand] = []
+        self.cancel_reply: CancelReply | Exception = AssertionError("no cancel was expected")
+
+    async def cancel(self, node_id: str, command: CancelCommand, *, within: float) -> CancelReply:
+        self.cancels.append(command)
+        if isinstance(self.cancel_reply, Exception):
+            raise self.cancel_reply
+        return self.cancel_reply
+
+    async def command(self, node_id: str, command: Command, *, within: float) -> CommandReply:
+        raise AssertionError(command)
+
+    async def ask(self, node_id: str, op_id: str, *, within: float) -> OpReply:
+        raise AssertionError(op_id)
+
+    async def list_backends(self, node_id: str, *, within: float) -> BackendList:
+        raise AssertionError(node_id)
+
+    def attach(self, node_id: str, op_id: str) -> AbstractAsyncContextManager[Reports]:
+        raise AssertionError(op_id)
