@@ -1,0 +1,125 @@
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.client import ApiClient, ServerSentEvent, parse_events, segment
+from cli.connection import connect
+from cli.failures import CommandFailed
+from contracts.http import InstallRequest
+from stack.home import Connection, Home
+from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
+
+PROBLEM = {
+    "title": "Conflict",
+    "status": 409,
+    "detail": "Operation 7 holds echo on node agent-1.",
+    "code": "operation_conflict",
+    "remedy": "Wait for it, or cancel it.",
+}
+
+
+@pytest.fixture
+def script() -> Iterator[ScriptedApi]:
+    with scripted_api() as script:
+        yield script
+
+
+@pytest.fixture
+def api(script: ScriptedApi) -> Iterator[ApiClient]:
+    with ApiClient(script.url, "secret") as client:
+        yield client
+
+
+def test_a_problem_becomes_its_sentence_and_its_remedy(script: ScriptedApi, api: ApiClient) -> None:
+    script.on("/api/nodes", as_json(PROBLEM, status=409))
+    with pytest.raises(CommandFailed) as refused:
+        api.get("/api/nodes")
+    assert refused.value.as_text() == f"error: {PROBLEM['detail']}\n  {PROBLEM['remedy']}"
+    assert json.loads(refused.value.as_json())["error"]["code"] == "operation_conflict"
+
+
+def test_an_error_page_of_a_proxy_becomes_a_sentence_too(script: ScriptedApi, api: ApiClient) -> None:
+    script.on("/api/nodes", as_json(b"<html>Bad Gateway</html>", status=502))
+    with pytest.raises(CommandFailed, match="The API answered 502 Bad Gateway, without saying why"):
+        api.get("/api/nodes")
+
+
+def test_nobody_listening_says_how_to_start() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    with ApiClient(url, "secret") as api, pytest.raises(CommandFailed, match="Nobody answers at") as refused:
+        api.get("/api/nodes")
+    assert "nodesmith up" in refused.value.remedy
+    assert refused.value.exit_code == 3
+
+
+def test_the_token_goes_as_a_bearer(script: ScriptedApi, api: ApiClient) -> None:
+    script.on("/api/nodes", as_json([]))
+    api.get("/api/nodes")
+    assert script.asked[0][2]["Authorization"] == "Bearer secret"
+
+
+def test_an_answer_that_got_lost_is_asked_for_under_the_same_key(script: ScriptedApi, api: ApiClient) -> None:
+    script.on("/install", as_json(b"", status=502), as_json({"jobID": "op"}, status=202))
+    assert api.post_once("/install", InstallRequest(backend="echo")) == {"jobID": "op"}
+    first, second = script.asked
+    assert first[2]["Idempotency-Key"] == second[2]["Idempotency-Key"]
+    assert json.loads(second[3]) == {"backend": "echo"}
+
+
+def test_a_refusal_is_not_asked_for_twice(script: ScriptedApi, api: ApiClient) -> None:
+    script.on("/install", as_json(PROBLEM, status=409))
+    with pytest.raises(CommandFailed):
+        api.post_once("/install", InstallRequest(backend="echo"))
+    assert len(script.asked) == 1
+
+
+def test_a_node_name_cannot_change_the_path() -> None:
+    assert segment("a/../b c?d") == "a%2F..%2Fb%20c%3Fd"
+
+
+def test_events_are_read_as_the_format_says() -> None:
+    stream = [": hello", "", "id: 7", "event: state", 'data: {"a":', "data: 1}", "", 'data: "bare"', "", "data: 1"]
+    assert list(parse_events(iter(stream))) == [
+        ServerSentEvent("state", {"a": 1}, "7"),
+        ServerSentEvent("message", "bare"),
+    ]
+
+
+# finding the API
+
+
+def home_with_connection(folder: Path) -> Path:
+    home = Home(folder)
+    home.create()
+    home.secret("admin-token").write_text("from-the-home\n")
+    home.write_connection(Connection("http://127.0.0.1:8900", home.secret("admin-token")))
+    return folder
+
+
+def test_url_and_token_are_found_in_the_home(tmp_path: Path) -> None:
+    with connect(None, None, home_with_connection(tmp_path)) as api:
+        assert api.url == "http://127.0.0.1:8900"
+        assert api._http.headers["Authorization"] == "Bearer from-the-home"
+
+
+def test_what_is_given_wins_over_the_home(tmp_path: Path) -> None:
+    with connect("http://example.invalid/", "given", home_with_connection(tmp_path)) as api:
+        assert api.url == "http://example.invalid"
+        assert api._http.headers["Authorization"] == "Bearer given"
+
+
+def test_the_token_of_the_home_is_not_sent_elsewhere(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match="No token was given for http"):
+        connect("http://example.invalid", None, home_with_connection(tmp_path))
+
+
+def test_without_a_home_the_remedy_names_both_ways(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match="There is no Nodesmith in") as refused:
+        connect(None, None, tmp_path / "nothing")
+    assert "nodesmith up" in refused.value.remedy
+    assert "NODESMITH_URL" in refused.value.remedy

@@ -1,0 +1,75 @@
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_group
+from typer.testing import CliRunner
+
+from cli.main import COMMANDS, make_app
+
+BUILT_ELSEWHERE = {"demo", "simulate", "secrets"}
+
+
+def test_help_names_every_command_without_importing_any() -> None:
+    """What makes `nodesmith --help` quick: nothing heavy is imported to print it."""
+    script = (
+        "import sys\nfrom cli.main import make_app\n"
+        "try: make_app()(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'pydantic', 'httpx2', 'rich', 'temporalio', 'sqlalchemy', 'nats', 'fastapi'} & set(sys.modules)\n"
+        "print('heavy:', sorted(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "heavy: []" in done.stdout
+    assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - BUILT_ELSEWHERE))
+def test_every_command_has_help(name: str) -> None:
+    shown = CliRunner().invoke(make_app(), [name, "--help"])
+    assert shown.exit_code == 0, shown.output
+    assert "Usage: " in shown.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("nodes ls", "nodes show", "nodes approve", "backends ls", "backends install"),
+        *("ops ls", "ops show", "ops watch", "ops cancel"),
+    ],
+)
+def test_every_client_command_speaks_json_and_can_be_pointed_elsewhere(command: str) -> None:
+    shown = CliRunner().invoke(make_app(), [*command.split(), "--help"])
+    assert all(option in shown.output for option in ("--json", "--url", "--token", "--home"))
+
+
+def test_a_typing_error_is_a_usage_error_with_a_suggestion() -> None:
+    shown = CliRunner().invoke(make_app(), ["nods"])
+    assert shown.exit_code == 2
+    assert "Did you mean 'nodes'?" in shown.output
+
+
+def test_the_list_of_commands_holds_no_stand_in_for_one_that_exists() -> None:
+    listed = get_group(make_app()).commands
+    assert set(listed) == set(COMMANDS)
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    script = "from cli.main import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False, env=environment
+    )
+
+
+def test_a_failure_is_one_sentence_and_a_remedy_on_stderr() -> None:
+    done = run("nodes", "ls", NODESMITH_URL="http://127.0.0.1:9", NODESMITH_TOKEN="t")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == (
+        "error: Nobody answers at http://127.0.0.1:9.\n  Start Nodesmith with `nodesmith up` (or `make run`).\n"
+    )
+
+
+def test_a_failure_is_json_when_json_was_asked_for() -> None:
+    done = run("nodes", "ls", "--json", NODESMITH_URL="http://127.0.0.1:9", NODESMITH_TOKEN="t")
+    assert done.returncode == 3
+    assert done.stderr.startswith('{"error": {"code": "unreachable"')
