@@ -17,6 +17,8 @@ from stack.secrets import ADMIN_TOKEN, NATS_ACCOUNT_SEED, POSTGRES_PASSWORD, REG
 from stack.servers import LOOPBACK, Server
 from stack.temporal import TemporalServer
 
+WORKER_QUEUE = "nodesmith"
+"""as in contracts.temporal, which this light process cannot import: it loads the whole of temporalio"""
 _AGENT_PREFIX = "NODESMITH_AGENT_"
 
 
@@ -77,7 +79,16 @@ class Plan:
         return PythonProcess("api", "api.main", self.home.log("api"), self._control(), is_ready=is_ready)
 
     def worker(self) -> PythonProcess:
-        return PythonProcess("worker", "workers.main", self.home.log("worker"), self._control())
+        is_ready = self._always if self.external.temporal_address else self._worker_polls
+        return PythonProcess("worker", "workers.main", self.home.log("worker"), self._control(), is_ready=is_ready)
+
+    def _worker_polls(self) -> bool:
+        return self._temporal().has_worker(WORKER_QUEUE)
+
+    @staticmethod
+    def _always() -> bool:
+        """Another's Temporal is not ours to ask: a worker that lives is taken to work."""
+        return True
 
     def agent(self, number: int) -> PythonProcess:
         name = f"agent-{number}"

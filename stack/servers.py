@@ -61,6 +61,15 @@ async def until_answered(server: Server, child: Child, *, patience: float) -> No
         await asyncio.sleep(_POLL)
 
 
+async def is_listening(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(LOOPBACK, port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
 @asynccontextmanager
 async def running(server: Server) -> AsyncIterator[Child]:
     """A server for as long as the block runs."""

@@ -86,33 +86,33 @@ class Keeper:
 
 
 class Supervisor:
-    """The processes, in phases: those of one phase start together, and need all phases before theirs."""
+    """The processes, in groups: what was started last is stopped first."""
 
     def __init__(self, changed: Callable[[list[ProcessState]], None], *, stop_patience: float = 10.0) -> None:
         self._changed = changed
         self._stop_patience = stop_patience
-        self._phases: list[list[Keeper]] = []
+        self._groups: list[list[Keeper]] = []
 
     @property
     def states(self) -> list[ProcessState]:
-        return [keeper.state for phase in self._phases for keeper in phase]
+        return [keeper.state for group in self._groups for keeper in group]
 
-    async def start(self, phase: Sequence[Server]) -> None:
-        """Start a phase; return when all of it serves. The first error ends the others and is raised."""
-        keepers = [Keeper(server, self._tell, stop_patience=self._stop_patience) for server in phase]
-        self._phases.append(keepers)
+    async def start(self, *groups: Sequence[Server]) -> None:
+        """Start these together; return when all serve. The first error ends the others and is raised."""
+        keepers = [[self._keeper(server) for server in group] for group in groups]
+        self._groups += keepers
         try:
-            async with asyncio.TaskGroup() as group:
-                for keeper in keepers:
-                    group.create_task(keeper.start())
+            async with asyncio.TaskGroup() as tasks:
+                for keeper in (keeper for group in keepers for keeper in group):
+                    tasks.create_task(keeper.start())
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
     async def stop(self) -> None:
-        """Stop all, the last phase first."""
-        while self._phases:
-            await asyncio.gather(*(keeper.stop() for keeper in self._phases[-1]))
-            self._phases.pop()
+        """Stop all, the last group first."""
+        for group in reversed(self._groups):
+            await asyncio.gather(*(keeper.stop() for keeper in group))
+        self._groups.clear()
 
-    def _tell(self) -> None:
-        self._changed(self.states)
+    def _keeper(self, server: Server) -> Keeper:
+        return Keeper(server, lambda: self._changed(self.states), stop_patience=self._stop_patience)

@@ -10,7 +10,7 @@ from typing import Any
 
 from stack import binaries
 from stack.child import Program, run_once
-from stack.servers import LOOPBACK
+from stack.servers import LOOPBACK, is_listening
 
 NAMESPACE = "default"
 RETENTION_HOURS = 720
@@ -73,8 +73,13 @@ class TemporalServer:
         return Program(self.name, argv, self.log, {"TEMPORAL_VERSION_CHECK_DISABLED": "1"}, _WITHHELD)
 
     async def answers(self) -> bool:
-        """Asked through the Web UI, which asks the frontend: both serve, and the namespace is there."""
-        return "config" in await asyncio.to_thread(self._namespace)
+        """The namespace is there, and both doors are open.
+
+        Not asked through the Web UI: before the frontend listens, one question there costs a second of back-off.
+        """
+        if "config" not in await asyncio.to_thread(self._namespace):
+            return False
+        return await is_listening(self.port) and await is_listening(self.ui_port)
 
     async def settle(self) -> None:
         """Keep closed runs for 30 days instead of one."""
@@ -87,10 +92,18 @@ class TemporalServer:
             Program("temporal-retention", argv, self.log.with_name("temporal-retention.log"), withheld=_WITHHELD)
         )
 
+    def has_worker(self, queue: str) -> bool:
+        """Does anybody poll this task queue?"""
+        return bool(self._get(f"task-queues/{queue}").get("pollers"))
+
     def _namespace(self) -> dict[str, Any]:
-        connection = http.client.HTTPConnection(LOOPBACK, self.ui_port, timeout=5)
+        return self._get("")
+
+    def _get(self, path: str) -> dict[str, Any]:
+        """Ask the server's own HTTP API; an empty answer when it has none to give."""
+        connection = http.client.HTTPConnection(LOOPBACK, self.http_port, timeout=5)
         try:
-            connection.request("GET", f"/api/v1/namespaces/{NAMESPACE}")
+            connection.request("GET", f"/api/v1/namespaces/{NAMESPACE}/{path}".rstrip("/"))
             answer: dict[str, Any] = json.load(connection.getresponse())
         except (OSError, http.client.HTTPException, ValueError):
             return {}
