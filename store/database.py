@@ -1,27 +1,30 @@
 """The connection to PostgreSQL: one small pool, bounded waits, and the migrations."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from domain.errors import ServiceUnavailable
+from domain.errors import InvalidRequest, ServiceUnavailable
 
 MIGRATION_LOCK = 7_305_001
 EVENT_LOCK = 7_305_002
 
 _CONNECT_TIMEOUT_S = 2
-_TRANSACTION_LIMIT_S = 10.0
-_SERVER_LIMITS = "-c statement_timeout=5s -c lock_timeout=5s -c idle_in_transaction_session_timeout=30s -c timezone=UTC"
-_NO_ANSWER = "PostgreSQL does not answer."
+_TRANSACTION_LIMIT_S = 5.0
+_SERVER_LIMITS = "-c statement_timeout=4s -c lock_timeout=4s -c idle_in_transaction_session_timeout=30s -c timezone=UTC"
+_OUTAGES = {"08", "53", "57"}
+"""classes of SQLSTATE: connection, resources, operator intervention (restart, statement timeout)"""
+_OUTAGE_CODES = {"55P03", "42P01"}
+"""lock timeout; and a table that is not there yet, because nobody could migrate so far"""
 
 
 class Database:
@@ -52,15 +55,9 @@ class Database:
     @asynccontextmanager
     async def session(self) -> AsyncIterator[AsyncSession]:
         """One transaction: committed at the end of the block, rolled back by an error."""
-        try:
+        with _in_our_words():
             async with asyncio.timeout(_TRANSACTION_LIMIT_S), self._sessions.begin() as session:
                 yield session
-        except (TimeoutError, PoolTimeout) as error:
-            raise ServiceUnavailable(_NO_ANSWER) from error
-        except DBAPIError as error:
-            if _is_outage(error):
-                raise ServiceUnavailable(_NO_ANSWER) from error
-            raise
 
     async def ping(self) -> None:
         """Raise `ServiceUnavailable` unless a query is answered."""
@@ -69,14 +66,18 @@ class Database:
 
     async def migrate(self) -> None:
         """Bring the schema up to date; any number of processes may do so at once."""
+        with _in_our_words():
+            await self._migrate()
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+    async def _migrate(self) -> None:
         async with self._engine.begin() as connection:
             await connection.execute(text("SET LOCAL statement_timeout = 0"))
             await connection.execute(text("SET LOCAL lock_timeout = 0"))
             await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
             await connection.run_sync(_upgrade)
-
-    async def close(self) -> None:
-        await self._engine.dispose()
 
 
 def alembic_config(connection: Connection) -> Config:
@@ -94,7 +95,22 @@ def _with_password(url: URL, password: str) -> URL:
     return url.set(password=password) if password else url
 
 
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    """What the driver raises, as the domain calls it."""
+    try:
+        yield
+    except (TimeoutError, PoolTimeout) as error:
+        raise ServiceUnavailable("PostgreSQL does not answer.", server="postgresql") from error
+    except DataError as error:
+        raise InvalidRequest("A value in the request cannot be stored.") from error
+    except DBAPIError as error:
+        if not _is_outage(error):
+            raise
+        raise ServiceUnavailable("PostgreSQL does not answer.", server="postgresql") from error
+
+
 def _is_outage(error: DBAPIError) -> bool:
     """A lost or refused connection, a server that starts or stops, a statement that took too long."""
     code = getattr(error.orig, "sqlstate", None)
-    return error.connection_invalidated or code is None or code[:2] in {"08", "53", "57"} or code == "55P03"
+    return error.connection_invalidated or code is None or code[:2] in _OUTAGES or code in _OUTAGE_CODES

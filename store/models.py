@@ -70,7 +70,7 @@ class NodeRow(Base):
     machine_id: Mapped[str]
     boot_id: Mapped[str]
     agent_version: Mapped[str]
-    credential_hash: Mapped[str | None]
+    credential_hash: Mapped[str | None] = mapped_column(index=True)
     resources: Mapped[dict[str, Any]]
     labels: Mapped[dict[str, Any]]
     approved_at: Mapped[datetime | None]

@@ -76,6 +76,11 @@ class Nodes:
         async with self._database.session() as session:
             return await session.scalar(select(NodeRow.credential_hash).where(NodeRow.id == node_id))
 
+    async def with_credential(self, credential_hash: str) -> NodeView | None:
+        """Whose credential that is."""
+        found = await self._fetch(_views(self._clock()).where(NodeRow.credential_hash == credential_hash).limit(1))
+        return found[0] if found else None
+
     async def machine_id(self, node_id: str) -> str:
         async with self._database.session() as session:
             return await session.scalar(select(NodeRow.machine_id).where(NodeRow.id == node_id)) or ""

@@ -41,6 +41,14 @@ async def test_node_is_found_by_id_and_by_name(nodes: Nodes) -> None:
     assert await nodes.find("nobody") is None
 
 
+async def test_node_is_found_by_its_credential(nodes: Nodes) -> None:
+    view = await nodes.upsert(a_node(), now=NOON, credential_hash="only-mine", approve=True)
+    found = await nodes.with_credential("only-mine")
+    assert found is not None
+    assert found.id == view.id
+    assert await nodes.with_credential("nobodys") is None
+
+
 async def test_an_id_wins_over_a_name_that_looks_like_it(nodes: Nodes) -> None:
     node_id = await registered(nodes, a_node())
     await registered(nodes, a_node(name=node_id))

@@ -6,7 +6,7 @@ import time
 import psycopg
 import pytest
 
-from domain.errors import ServiceUnavailable
+from domain.errors import InvalidRequest, ServiceUnavailable
 from store.database import Database
 from store.nodes import Nodes
 from tests.databases import opened
@@ -17,6 +17,19 @@ async def test_refused_connection_is_unavailable() -> None:
     async with opened(f"postgresql://nodesmith@127.0.0.1:{free_port()}/nodesmith") as database:
         with pytest.raises(ServiceUnavailable):
             await database.ping()
+        with pytest.raises(ServiceUnavailable):
+            await database.migrate()
+
+
+async def test_tables_that_nobody_could_migrate_yet_are_an_outage(postgres_server: PostgresForTests) -> None:
+    async with opened(await postgres_server.create_database()) as database:
+        with pytest.raises(ServiceUnavailable):
+            await Nodes(database).list()
+
+
+async def test_text_that_postgresql_cannot_hold_is_the_callers_fault(database: Database) -> None:
+    with pytest.raises(InvalidRequest):
+        await Nodes(database).find("a\0b")
 
 
 async def test_server_that_accepts_and_never_answers_is_unavailable() -> None:

@@ -53,6 +53,7 @@ def _nodes() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_nodes"),
         sa.UniqueConstraint("name", name="uq_nodes_name"),
     )
+    op.create_index("ix_nodes_credential_hash", "nodes", ["credential_hash"])
     op.create_table(
         "heartbeat_sinks",
         sa.Column("protocol", sa.SmallInteger(), nullable=False, autoincrement=False),
