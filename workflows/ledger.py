@@ -4,7 +4,7 @@ import asyncio
 from datetime import datetime
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
     from contracts import temporal as names
@@ -66,7 +66,7 @@ class Ledger:
             return
         try:
             await workflow.execute_local_activity(names.RECORD, Transitions(rows=rows), **options.RECORD_AT_ONCE)
-        except ActivityError:
+        except FailureError:  # a local activity fails with its cause, bare
             self._leave_behind(rows)
 
     def write_behind(self) -> None:

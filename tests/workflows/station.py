@@ -20,6 +20,7 @@ from contracts.temporal import (
     OperationInput,
     OperationRequest,
     OperationResult,
+    PhaseReport,
     Policy,
     Projection,
     Status,
@@ -28,7 +29,7 @@ from contracts.temporal import (
 )
 from domain.errors import ServiceUnavailable
 from domain.identity import new_op_id
-from domain.operation import Reason, State
+from domain.operation import Phase, Reason, State
 from runtime.temporal import TemporalRuns
 from workflows.backend_operation import BackendOperation
 
@@ -51,6 +52,7 @@ class Station:
         self._cancel_words: asyncio.Queue[CancelWord] = asyncio.Queue()
         self.rows: list[Projection] = []
         self.database_is_up = True
+        self._refused = 0
         self._changed = asyncio.Condition()
 
     def say(self, word: NodeWord | Exception) -> None:
@@ -67,6 +69,10 @@ class Station:
         """Wait until the rows satisfy the condition."""
         async with self._changed:
             await asyncio.wait_for(self._changed.wait_for(lambda: condition(self)), 30)
+
+    async def refused_writes(self, number: int) -> None:
+        """Wait until the database that is away was asked so many times."""
+        await self.seen(lambda station: station._refused >= number)
 
     async def reached(self, state: State) -> Projection:
         await self.seen(lambda station: bool(station.rows) and station.rows[-1].state is state)
@@ -87,9 +93,11 @@ class Station:
 
     @activity.defn(name=names.RECORD)
     async def record(self, transitions: Transitions) -> None:
-        if not self.database_is_up:
-            raise ServiceUnavailable("PostgreSQL does not answer.")
         async with self._changed:
+            if not self.database_is_up:
+                self._refused += 1
+                self._changed.notify_all()
+                raise ServiceUnavailable("PostgreSQL does not answer.")
             self.rows.extend(transitions.rows)
             self._changed.notify_all()
 
@@ -121,9 +129,13 @@ class Operation:
 
     async def begin_on_node(self) -> None:
         """The node has accepted and says so."""
-        await self.station.commands.get()
-        await self.handle.signal(names.SIGNAL_PHASE, {"op_id": self.op_id, "phase": "downloading"})
+        await self.begin_unseen()
         await self.station.reached(State.RUNNING)
+
+    async def begin_unseen(self) -> None:
+        """The same, when no row can be written."""
+        await self.station.commands.get()
+        await self.handle.signal(names.SIGNAL_PHASE, PhaseReport(op_id=self.op_id, phase=Phase.DOWNLOADING))
 
 
 @asynccontextmanager

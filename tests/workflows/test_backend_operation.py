@@ -181,10 +181,10 @@ async def test_a_deadline_stops_the_node_and_fails_the_operation(begin: Begin) -
 async def test_a_database_that_is_away_delays_rows_but_loses_none(begin: Begin) -> None:
     operation = await begin()
     operation.station.database_is_up = False
-    await operation.station.commands.get()
     operation.station.say(operation.succeeded())
+    await operation.station.refused_writes(2)
     description = await operation.handle.describe()
-    assert description.status is WorkflowExecutionStatus.RUNNING
+    assert description.status is WorkflowExecutionStatus.RUNNING, "it does not end before its row is written"
     operation.station.database_is_up = True
     await operation.result()
     assert operation.station.states == [State.RUNNING, State.SUCCEEDED]

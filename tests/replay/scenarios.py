@@ -1,0 +1,144 @@
+"""The paths whose histories are committed: each is played once, recorded, and replayed for ever."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from contracts import temporal as names
+from contracts.messages import Outcome, Result
+from contracts.temporal import CancelRequest, CancelWord, NodeBack, NodeWord, OutcomeReport, Policy
+from domain.operation import Reason, State
+from tests.workflows.station import QUICK, Operation
+
+Play = Callable[[Operation], Awaitable[None]]
+
+
+async def succeeded(operation: Operation) -> None:
+    operation.station.say(operation.succeeded())
+
+
+async def succeeded_slowly(operation: Operation) -> None:
+    await operation.begin_on_node()
+    operation.station.say(operation.succeeded())
+
+
+async def waited_for_the_node(operation: Operation) -> None:
+    operation.station.say(NodeWord(away=True))
+    await operation.station.reached(State.WAITING)
+    await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
+    operation.station.say(operation.succeeded())
+
+
+async def expired(operation: Operation) -> None:
+    for _ in range(10):
+        operation.station.say(NodeWord(away=True))
+
+
+async def refused_permanently(operation: Operation) -> None:
+    operation.station.say(operation.failed(Reason.BAD_DIGEST))
+
+
+async def gave_up(operation: Operation) -> None:
+    for _ in range(3):
+        operation.station.say(operation.failed(Reason.NODE_ERROR))
+
+
+async def source_was_down(operation: Operation) -> None:
+    operation.station.say(operation.failed(Reason.SOURCE_DOWN, retry_after_s=0.05))
+    operation.station.say(operation.succeeded())
+
+
+async def still_installing(operation: Operation) -> None:
+    operation.station.say(NodeWord(accepted=True))
+    operation.station.say(operation.succeeded())
+
+
+async def worker_died(operation: Operation) -> None:
+    await operation.begin_on_node()
+    operation.station.say(RuntimeError("the worker is gone"))
+    operation.station.say(operation.succeeded())
+
+
+async def outcome_came_as_a_signal(operation: Operation) -> None:
+    operation.station.say(NodeWord(away=True, accepted=True))
+    await operation.station.reached(State.WAITING)
+    outcome = Outcome(op_id=operation.op_id, result=Result.SUCCEEDED, changed=True)
+    await operation.handle.signal(names.SIGNAL_OUTCOME, OutcomeReport(outcome=outcome))
+
+
+async def cancelled_while_waiting(operation: Operation) -> None:
+    operation.station.say(NodeWord(away=True))
+    await operation.station.reached(State.WAITING)
+    await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
+
+
+async def cancelled_on_the_node(operation: Operation) -> None:
+    await operation.begin_on_node()
+    await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
+    operation.station.say_to_cancel(CancelWord(stopped=True))
+
+
+async def cancelled_in_the_web_ui(operation: Operation) -> None:
+    await operation.begin_on_node()
+    await operation.handle.cancel()
+    operation.station.say_to_cancel(CancelWord(stopped=True))
+
+
+async def cancelled_too_late(operation: Operation) -> None:
+    await operation.begin_on_node()
+    await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
+    outcome = Outcome(op_id=operation.op_id, result=Result.SUCCEEDED, changed=True)
+    operation.station.say_to_cancel(CancelWord(outcome=outcome))
+
+
+async def cancelled_after_the_node_came_back(operation: Operation) -> None:
+    await operation.begin_on_node()
+    await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
+    operation.station.say_to_cancel(CancelWord(away=True))
+    await operation.station.reached(State.CANCELLING)
+    await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
+    operation.station.say_to_cancel(CancelWord(stopped=True))
+
+
+async def ran_into_its_deadline(operation: Operation) -> None:
+    await operation.begin_on_node()
+    operation.station.say_to_cancel(CancelWord(stopped=True))
+
+
+async def another_was_in_the_way(operation: Operation) -> None:
+    operation.station.say(NodeWord(busy_op_id="left-over"))
+    operation.station.say_to_cancel(CancelWord(stopped=True))
+    operation.station.say(operation.succeeded())
+
+
+async def database_was_away(operation: Operation) -> None:
+    operation.station.database_is_up = False
+    await operation.begin_unseen()
+    operation.station.say(operation.succeeded())
+    await operation.station.refused_writes(2)
+    operation.station.database_is_up = True
+
+
+def _policy(**changes: object) -> Policy:
+    return QUICK.model_copy(update=changes)
+
+
+SCENARIOS: dict[Play, Policy] = {
+    succeeded: QUICK,
+    succeeded_slowly: QUICK,
+    waited_for_the_node: QUICK,
+    expired: _policy(wait_for_node=timedelta(seconds=0.2), node_poll=timedelta(seconds=0.1)),
+    refused_permanently: QUICK,
+    gave_up: _policy(max_attempts=3),
+    source_was_down: QUICK,
+    still_installing: QUICK,
+    worker_died: QUICK,
+    outcome_came_as_a_signal: QUICK,
+    cancelled_while_waiting: QUICK,
+    cancelled_on_the_node: QUICK,
+    cancelled_in_the_web_ui: QUICK,
+    cancelled_too_late: QUICK,
+    cancelled_after_the_node_came_back: QUICK,
+    ran_into_its_deadline: _policy(deadline=timedelta(seconds=0.3)),
+    another_was_in_the_way: QUICK,
+    database_was_away: QUICK,
+}

@@ -1,0 +1,49 @@
+"""A changed sequence of commands breaks running operations: committed histories are replayed with the worker's list."""
+
+from pathlib import Path
+
+import pytest
+from temporalio import workflow
+from temporalio.client import WorkflowHistory
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+
+from contracts import temporal as names
+from contracts.temporal import OperationInput, OperationResult
+from tests.replay.scenarios import SCENARIOS
+from workers.registry import WORKFLOWS
+
+HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
+
+
+def history(path: Path) -> WorkflowHistory:
+    return WorkflowHistory.from_json(path.stem, path.read_text())
+
+
+def test_every_path_has_a_committed_history() -> None:
+    assert {play.__name__ for play in SCENARIOS} <= {path.stem for path in HISTORIES}
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
+async def test_committed_histories_replay(path: Path) -> None:
+    replayer = Replayer(workflows=WORKFLOWS, data_converter=pydantic_data_converter)
+    await replayer.replay_workflow(history(path))
+
+
+@workflow.defn(name=names.BACKEND_OPERATION)
+class Broken:
+    """A deliberate break: it does something else first."""
+
+    @workflow.run
+    async def run(self, start: OperationInput) -> OperationResult:
+        await workflow.sleep(1)
+        raise AssertionError("never reached")
+
+
+async def test_a_deliberate_break_is_found() -> None:
+    path = next(path for path in HISTORIES if path.stem == "succeeded")
+    replayer = Replayer(
+        workflows=[Broken], data_converter=pydantic_data_converter, workflow_runner=UnsandboxedWorkflowRunner()
+    )
+    with pytest.raises(workflow.NondeterminismError):
+        await replayer.replay_workflow(history(path))
