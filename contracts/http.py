@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from contracts.messages import CancelMode, Installed, Resources
 from domain.node import NodeStatus, NodeType, Protocol
@@ -63,6 +63,10 @@ class RegisterResponse(Shape):
     nats_url: str | None = None
     expires_at: datetime | None = None
     """when the NATS credential ends; register again before"""
+
+
+class Approved(RegisterResponse):
+    message: str = "node approved"
 
 
 class NodeView(Resources):
@@ -154,7 +158,7 @@ class ProgressView(Shape):
 
 
 class OperationView(Shape):
-    """One operation, from its row."""
+    """One operation, from its row. In a list `progress` is LocalAI's number, and the gauge is in `gauge`."""
 
     op_id: str
     kind: Kind
@@ -194,6 +198,13 @@ class OperationView(Shape):
     """state, reason and detail as one sentence"""
     remedy: str = ""
     temporal_url: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_list_entry(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "gauge" in values:
+            return {**values, "progress": values["gauge"]}
+        return values
 
 
 class OperationEvent(Shape):
@@ -238,6 +249,11 @@ class CancelAccepted(Shape):
     note: str = ""
 
 
+class Dismissed(Shape):
+    success: bool
+    message: str
+
+
 class ProgressTick(ProgressView):
     """A tick on the event stream: no id, safe to lose."""
 
@@ -256,6 +272,10 @@ class BackendEntry(Shape):
     sha256: str = ""
     size: int = 0
     gallery: str = ""
+
+
+class BackendCatalogue(Shape):
+    backends: list[BackendEntry]
 
 
 class Readiness(Shape):

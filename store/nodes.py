@@ -17,6 +17,7 @@ from domain.operation import OPEN
 from store.clock import Clock, utc_now
 from store.database import Database
 from store.models import HeartbeatSinkRow, NodeRow, OperationRow, one_of
+from store.text import storable
 from store.views import node_view
 
 SINK_AWAY_AFTER = timedelta(seconds=15)
@@ -110,7 +111,9 @@ class Nodes:
             for node_id, beat in latest.items()
         ]
         async with self._database.session() as session:
-            await session.execute(_HEARTBEATS, {"now": now, "beats": json.dumps(rows), "proves_link": over_nats})
+            await session.execute(
+                _HEARTBEATS, {"now": now, "beats": json.dumps(storable(rows)), "proves_link": over_nats}
+            )
 
     async def touch_listening(self, now: datetime, *, protocol: Protocol = Protocol.NODESMITH) -> None:
         """The heartbeat sink of that protocol listens; if it was away, nodes get their time anew."""
@@ -167,7 +170,7 @@ def _registration(
         last_heartbeat=now if request.protocol is Protocol.LOCALAI else None,
         created_at=now,
         updated_at=now,
-        **reported,
+        **storable(reported),
     )
     renewed = {
         **{column: first.excluded[column] for column in reported},

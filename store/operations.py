@@ -18,6 +18,7 @@ from store.clock import Clock, utc_now
 from store.database import EVENT_LOCK, Database
 from store.events import CHANNEL
 from store.models import NODE_BOUND, UNSUCCESSFUL, OperationEventRow, OperationRow, one_of
+from store.text import storable
 from store.views import event_view, operation_view
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -176,7 +177,7 @@ def _event(transition: Projection) -> dict[str, Any]:
 def _row(transition: Projection) -> dict[str, Any]:
     """Every column the workflow owns; gauges and `dismissed_at` have other writers."""
     request, outcome = transition.request, transition.outcome
-    return {
+    row = {
         "op_id": request.op_id,
         "kind": request.wanted.kind.value,
         "node_id": request.node_id,
@@ -204,6 +205,7 @@ def _row(transition: Projection) -> dict[str, Any]:
         "dispatched_at": transition.dispatched_at,
         "ended_at": transition.ended_at,
     }
+    return {column: storable(value) for column, value in row.items()}
 
 
 def _stored(installed: Installed | None) -> dict[str, Any] | None:

@@ -112,6 +112,20 @@ async def test_heartbeats_of_many_nodes_are_one_write_and_unknown_ones_are_ignor
     assert other.last_heartbeat == NOON
 
 
+async def test_heartbeat_with_text_that_cannot_be_stored_does_not_stop_the_others(nodes: Nodes) -> None:
+    strange, other = await registered(nodes, a_node(labels={"a\0": "b\0"})), await registered(nodes, a_node())
+    beats = [
+        Heartbeat(node_id=strange, boot_id="\0", resources=Resources(gpu_vendor="a\0b")),
+        Heartbeat(node_id="\0"),
+        Heartbeat(node_id=other),
+    ]
+    await nodes.heartbeats(beats, NOON)
+    views = [await nodes.find(node_id) for node_id in (strange, other)]
+    assert [view.last_heartbeat for view in views if view] == [NOON, NOON]
+    assert views[0] is not None
+    assert (views[0].gpu_vendor, views[0].labels) == ("a\ufffdb", {"a\ufffd": "b\ufffd"})
+
+
 async def test_late_batch_does_not_turn_a_heartbeat_back(nodes: Nodes) -> None:
     node_id = await registered(nodes, a_node())
     await nodes.heartbeats([Heartbeat(node_id=node_id)], NOON)

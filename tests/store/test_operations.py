@@ -107,6 +107,16 @@ async def test_end_tells_before_after_and_bytes(operations: OperationTable) -> N
     assert (row.bytes_fetched, row.bytes_reused, row.ended_at) == (700, 300, NOON)
 
 
+async def test_text_that_cannot_be_stored_does_not_stop_the_projection(operations: OperationTable) -> None:
+    request = a_request(note="a\0b")
+    outcome = Outcome(op_id=request.op_id, after=Installed(name="x\0"))
+    assert await operations.record(transition(request, State.FAILED, detail="said \0", outcome=outcome))
+    row = await operations.find(request.op_id)
+    assert row is not None
+    assert row.after is not None
+    assert (row.detail, row.note, row.after.name) == ("said \ufffd", "a\ufffdb", "x\ufffd")
+
+
 async def test_reason_is_told_in_words_with_a_remedy(operations: OperationTable) -> None:
     request = a_request()
     await operations.record(transition(request, State.FAILED, reason=Reason.NO_DISK, detail="3 GB missing"))
