@@ -1,0 +1,232 @@
+"""The whole system by one command: what it leaves, what it survives, and what it refuses."""
+
+import os
+import pty
+import re
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from contracts.temporal import CONTROL_QUEUE
+from stack.processes import WORKER_QUEUE
+from tests.servers import PostgresForTests
+from tests.stack.commands import NODESMITH, Machine
+from tests.stack.endings import assert_ends
+
+pytestmark = pytest.mark.private_stack
+
+SERVERS = {"postgres", "nats", "temporal"}
+CONTROL = {"api", "worker"}
+NOBODY = 65534
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """A home that nothing runs on yet; what runs on it at the end is stopped."""
+    machine = Machine(tmp_path / "home")
+    yield machine
+    machine.down()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A stack that its tests only look at."""
+    machine = Machine(tmp_path_factory.mktemp("shared") / "home")
+    machine.up(agents=2)
+    yield machine
+    machine.down()
+
+
+def test_everything_runs_and_the_local_agents_are_approved(shared: Machine):
+    found = shared.status()
+    assert {process["name"] for process in found["processes"]} == SERVERS | CONTROL | {"agent-1", "agent-2"}
+    assert {process["condition"] for process in found["processes"]} == {"running"}
+    assert found["fleet"] == {"healthy": 2, "nodes": 2, "open_operations": 0}
+
+
+def test_only_their_owner_reads_the_secrets(shared: Machine):
+    files = list(shared.home.secrets.iterdir())
+    assert len(files) == 6
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    assert stat.S_IMODE(shared.folder.stat().st_mode) == 0o700
+
+
+def test_no_secret_is_on_a_command_line(shared: Machine):
+    lines = " ".join(" ".join(psutil.Process(pid).cmdline()) for pid in shared.pids().values())
+    assert not [path.name for path in shared.home.secrets.iterdir() if path.read_text().strip() in lines]
+
+
+def test_everything_listens_on_loopback_and_on_the_ports_that_were_asked_for(shared: Machine):
+    listening = [
+        connection.laddr
+        for pid in shared.pids().values()
+        for connection in psutil.Process(pid).net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert {address.ip for address in listening} == {"127.0.0.1"}
+    assert {shared.base + offset for offset in range(7)} <= {address.port for address in listening}
+
+
+def test_the_parent_has_loaded_no_driver(shared: Machine):
+    loaded = Path(f"/proc/{shared.status()['pid']}/maps").read_text()
+    assert not re.findall(r"temporal_sdk_bridge|sqlalchemy|psycopg|pydantic_core.*fastapi", loaded)
+    check = (
+        "import sys, cli.main, cli.up; print([m for m in ('temporalio', 'sqlalchemy', 'fastapi') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_worker_is_looked_for_on_the_queue_it_polls():
+    assert WORKER_QUEUE == CONTROL_QUEUE
+
+
+def test_a_second_up_refuses_and_names_the_first(shared: Machine):
+    first = shared.status()["pid"]
+    second = shared.run("up", "--port-base", str(shared.base))
+    assert second.returncode == 1
+    assert f"pid {first}" in second.stderr
+    assert shared.status()["pid"] == first
+
+
+def test_down_leaves_no_process_and_no_lock_and_the_next_up_goes_on(machine: Machine):
+    first = machine.up(agents=2)
+    pids = [first["pid"], *machine.pids().values()]
+    machine.down()
+    assert_ends(*pids, within=0)
+    assert not machine.home.lock_file.exists()
+    second = machine.up(agents=2)
+    assert second["agents"] == first["agents"]
+    assert second["ports"] == first["ports"]
+
+
+def test_a_killed_parent_takes_all_with_it_and_the_next_up_goes_on(machine: Machine):
+    first = machine.up()
+    pids = machine.pids()
+    assert set(pids) == SERVERS | CONTROL | {"agent-1"}
+    os.kill(first["pid"], signal.SIGKILL)
+    assert_ends(*pids.values())
+    assert machine.up()["agents"] == first["agents"]
+
+
+def test_a_child_that_dies_is_restarted(machine: Machine):
+    machine.up()
+    before = machine.pids()
+    os.kill(before["nats"], signal.SIGKILL)
+    assert_ends(before["nats"])
+    _until(lambda: machine.pids().get("nats", before["nats"]) != before["nats"])
+    restarts = {process["name"]: process["restarts"] for process in machine.status()["processes"]}
+    assert restarts.pop("nats") == 1
+    assert set(restarts.values()) == {0}
+
+
+def test_ctrl_c_stops_everything_and_exits_with_0(machine: Machine):
+    command = [NODESMITH, "up", "--home", str(machine.folder), "--port-base", str(machine.base), "--agents", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=machine.whole_environment()) as up:
+        assert up.stdout is not None
+        summary = []
+        for line in up.stdout:
+            summary.append(line)
+            if line.startswith("Try"):
+                break
+        pids = machine.pids()
+        up.send_signal(signal.SIGINT)
+        assert up.wait(60) == 0
+    assert_ends(*pids.values(), within=0)
+    text = "".join(summary)
+    for expected in (f"http://127.0.0.1:{machine.base}/docs", f"http://127.0.0.1:{machine.base + 2}", "agent-1"):
+        assert expected in text
+    assert f"backends install echo --on agent-1 --watch --home {machine.folder}" in text
+
+
+def test_on_a_terminal_a_board_shows_the_processes_and_no_log_lines(machine: Machine):
+    parent_end, child_end = pty.openpty()
+    command = [NODESMITH, "up", "--home", str(machine.folder), "--port-base", str(machine.base), "--agents", "1"]
+    environment = {**machine.whole_environment(), "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    with subprocess.Popen(command, stdin=child_end, stdout=child_end, stderr=child_end, env=environment) as up:
+        os.close(child_end)
+        shown = _read_until(parent_end, "1 of 1 nodes healthy, 0 open operations")
+        up.send_signal(signal.SIGINT)
+        rest = _read_until(parent_end, None)
+        assert up.wait(60) == 0
+    os.close(parent_end)
+    assert "PROCESS" in shown
+    assert "{" not in shown + rest, "our logs are JSON"
+
+
+def test_a_taken_port_of_a_base_is_named_before_anything_is_started(machine: Machine):
+    with socket.create_server(("127.0.0.1", machine.base + 3)):
+        refused = machine.run("up", "--detach", "--port-base", str(machine.base))
+    assert refused.returncode == 1
+    assert f"Port {machine.base + 3} is taken" in refused.stderr
+    assert machine.pids() == {}
+    assert not machine.home.postgres.exists()
+
+
+def test_an_external_nats_without_its_account_is_refused(machine: Machine):
+    machine.environment = {"NODESMITH_NATS_URL": "nats://127.0.0.1:1"}
+    refused = machine.run("up", "--json")
+    assert refused.returncode == 1
+    assert "NODESMITH_NATS_ACCOUNT_SEED_FILE" in refused.stderr
+
+
+async def test_an_external_database_is_used_and_none_is_started(machine: Machine, postgres_server: PostgresForTests):
+    machine.environment = {"NODESMITH_DATABASE_URL": await postgres_server.create_database()}
+    machine.up()
+    assert "postgres" not in machine.pids()
+    assert not machine.home.postgres.exists()
+    assert [node["name"] for node in machine.get("/api/nodes")] == ["agent-1"]
+
+
+def test_status_and_down_where_nothing_runs_say_so(machine: Machine):
+    assert machine.run("status").returncode == 1
+    assert machine.status()["running"] is False
+    assert "Nothing runs" in machine.run("down").stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else; everybody else is a normal user")
+def test_a_normal_user_runs_everything_as_himself(nobodys_folder: Path):
+    machine = Machine(nobodys_folder / "home", prefix=(sys.executable, "-m", "tests.stack.as_nobody"))
+    ready = machine.up()
+    try:
+        users = {psutil.Process(pid).uids().effective for pid in (ready["pid"], *machine.pids().values())}
+        assert users == {NOBODY}
+        assert [agent["status"] for agent in ready["agents"]] == ["healthy"]
+    finally:
+        machine.down()
+
+
+@pytest.fixture
+def nobodys_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # every parent of it may be entered
+    os.chown(folder, NOBODY, NOBODY)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def _until(condition: Callable[[], bool], within: float = 30.0) -> None:
+    """For what another process writes down."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _read_until(terminal: int, wanted: str | None) -> str:
+    """What was shown until `wanted` came, or until the other end was closed."""
+    shown = b""
+    while wanted is None or wanted.encode() not in shown:
+        try:
+            shown += os.read(terminal, 4096)
+        except OSError:  # the other end was closed
+            break
+    return shown.decode(errors="replace")
