@@ -39,7 +39,7 @@ class PythonProcess:
     def program(self) -> Program:
         # -P: a folder `api` where `up` was called must not be taken for ours
         argv = (sys.executable, "-P", "-m", self.module)
-        return Program(self.name, argv, self.log, self.environment, self.withheld)
+        return Program(self.name, argv, self.log, {**_direct(), **self.environment}, self.withheld)
 
     async def answers(self) -> bool:
         return await asyncio.to_thread(self.is_ready)
@@ -138,3 +138,9 @@ class Plan:
             metrics_port=self.ports.temporal_metrics,
             log=self.home.log("temporal"),
         )
+
+
+def _direct() -> dict[str, str]:
+    """Talk among themselves is not for a proxy that the user has set."""
+    spared = ",".join(part for part in (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), LOOPBACK) if part)
+    return {"no_proxy": spared, "NO_PROXY": spared}
