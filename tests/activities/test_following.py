@@ -1,0 +1,235 @@
+"""Following an operation on its node, over a real NATS server, with a desk that the test plays."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from activities.following import Following
+from bus.commands import NodeClient, serve
+from bus.connection import Bus, connect_control, node_bus
+from bus.reports import NodeReports, ReportHub
+from contracts.messages import (
+    Answer,
+    BackendList,
+    CancelCommand,
+    CancelReply,
+    Command,
+    CommandReply,
+    OpQuestion,
+    OpReply,
+    OpStanding,
+    Outcome,
+    Progress,
+    Result,
+)
+from contracts.temporal import NodeTask, OperationRequest, Policy, Wanted
+from domain.node import Protocol
+from domain.operation import Phase, Reason
+from tests.conftest import NatsFactory
+from tests.servers import NatsForTests
+
+QUICK = Policy(
+    accept_timeout=timedelta(seconds=1), silence=timedelta(seconds=0.5), request_timeout=timedelta(seconds=30)
+)
+
+
+class PlayedDesk:
+    """Answers commands and questions as the test says; satisfies `bus.commands.NodeDesk`."""
+
+    def __init__(self, node_id: str, bus: Bus) -> None:
+        self.answers: list[CommandReply] = []
+        self.standing: list[OpReply] = []
+        self.commands: asyncio.Queue[Command] = asyncio.Queue()
+        self.questions: asyncio.Queue[OpQuestion] = asyncio.Queue()
+        self.reports = NodeReports(bus, node_id)
+
+    async def command(self, command: Command) -> CommandReply:
+        self.commands.put_nowait(command)
+        return self.answers.pop(0) if self.answers else CommandReply(answer=Answer.ACCEPTED)
+
+    async def ask(self, question: OpQuestion) -> OpReply:
+        self.questions.put_nowait(question)
+        return self.standing.pop(0) if self.standing else OpReply(op_id=question.op_id, standing=OpStanding.RUNNING)
+
+    async def cancel(self, command: CancelCommand) -> CancelReply:
+        raise AssertionError(command)
+
+    async def list_backends(self) -> BackendList:
+        raise AssertionError
+
+    async def stop_backend(self, command: Command) -> None:
+        raise AssertionError(command)
+
+    async def stop_node(self) -> None:
+        raise AssertionError
+
+
+class Scene:
+    """A control plane, a node and one operation between them."""
+
+    def __init__(self, link: NodeClient, desk: PlayedDesk, node_id: str) -> None:
+        self.desk = desk
+        self.op_id = str(uuid.uuid4())
+        self.phases: list[Phase] = []
+        self._link = link
+        self._node_id = node_id
+
+    def following(self, policy: Policy = QUICK, protocol: Protocol = Protocol.NODESMITH) -> Following:
+        request = OperationRequest(
+            op_id=self.op_id,
+            node_id=self._node_id,
+            node_name="shelf-7",
+            protocol=protocol,
+            wanted=Wanted(backend="echo", family="echo", version="2"),
+            created_at=datetime.now(UTC),
+        )
+        command = Command(backend="echo", family="echo", op_id=self.op_id, fence=1)
+        return Following(self._link, NodeTask(request=request, policy=policy), command, self._tell)
+
+    async def _tell(self, phase: Phase) -> None:
+        self.phases.append(phase)
+
+    def ended(self, result: Result = Result.SUCCEEDED, reason: Reason | None = None) -> Outcome:
+        return Outcome(op_id=self.op_id, node_id=self._node_id, fence=1, result=result, reason=reason)
+
+    def progress(self, done: int, phase: Phase = Phase.DOWNLOADING) -> Progress:
+        return Progress(op_id=self.op_id, node_id=self._node_id, fence=1, seq=done, bytes_done=done, phase=phase)
+
+
+@asynccontextmanager
+async def scene_on(nats: NatsForTests, *, served: bool = True) -> AsyncIterator[Scene]:
+    node_id = str(uuid.uuid4())
+    control = await connect_control(nats.url, nats.issuer, name="test")
+    credential = nats.issuer.node_credential(node_id, protocol=2, lifetime=timedelta(hours=1))
+    node = node_bus(nats.url, node_id, lambda: credential)
+    node.start()
+    await node.wait_up(10)
+    hub = ReportHub(control)
+    await hub.start()
+    desk = PlayedDesk(node_id, node)
+    if served:
+        await serve(node, node_id, desk)
+    try:
+        yield Scene(NodeClient(control, hub), desk, node_id)
+    finally:
+        await node.close()
+        await control.close()
+
+
+@pytest.fixture
+async def scene(nats_server: NatsForTests) -> AsyncIterator[Scene]:
+    async with scene_on(nats_server) as scene:
+        yield scene
+
+
+async def test_the_published_outcome_is_the_word_of_the_node(scene: Scene) -> None:
+    following = asyncio.create_task(scene.following().until_outcome())
+    await scene.desk.commands.get()
+    await scene.desk.reports.outcome(scene.ended())
+    word = await following
+    assert word.outcome == scene.ended()
+    assert scene.phases == [], "an instant install needs no signal that it began"
+
+
+async def test_a_node_that_nobody_serves_is_away_and_nothing_was_delivered(nats_server: NatsForTests) -> None:
+    async with scene_on(nats_server, served=False) as scene:
+        word = await scene.following().until_outcome()
+    assert (word.away, word.accepted) == (True, False)
+
+
+async def test_a_lasting_install_is_announced_and_its_progress_heard(scene: Scene) -> None:
+    following = scene.following()
+    running = asyncio.create_task(following.until_outcome())
+    await scene.desk.commands.get()
+    await scene.desk.reports.progress(scene.progress(7))
+    await scene.desk.questions.get()  # silence came after the announcement
+    assert scene.phases == [Phase.DOWNLOADING]
+    assert following.last_progress is not None
+    assert following.last_progress.bytes_done == 7
+    await scene.desk.reports.outcome(scene.ended())
+    assert (await running).accepted
+
+
+async def test_an_outcome_that_was_missed_is_asked_for(scene: Scene) -> None:
+    scene.desk.standing = [OpReply(op_id=scene.op_id, standing=OpStanding.ENDED, outcome=scene.ended())]
+    word = await scene.following().until_outcome()
+    assert word.outcome == scene.ended()
+
+
+@pytest.mark.parametrize("standing", [OpStanding.UNKNOWN, OpStanding.INTERRUPTED])
+async def test_a_node_that_lost_the_operation_gets_the_command_again(scene: Scene, standing: OpStanding) -> None:
+    scene.desk.standing = [OpReply(op_id=scene.op_id, standing=standing)]
+    running = asyncio.create_task(scene.following().until_outcome())
+    first, second = await scene.desk.commands.get(), await scene.desk.commands.get()
+    assert first == second, "the same operation and the same fence"
+    await scene.desk.reports.outcome(scene.ended())
+    assert (await running).outcome is not None
+
+
+async def test_no_outcome_in_time_gives_the_slot_back_without_a_verdict(scene: Scene) -> None:
+    """S38: a timeout says nothing about the node's work."""
+    word = await scene.following(QUICK.model_copy(update={"request_timeout": timedelta(seconds=1)})).until_outcome()
+    assert (word.accepted, word.outcome, word.away) == (True, None, False)
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (CommandReply(answer=Answer.BUSY, busy_op_id="other"), {"busy_op_id": "other"}),
+        (CommandReply(answer=Answer.STALE), {"stale": True}),
+        (CommandReply(answer=Answer.REFUSED, error="cancelled before"), {"refused": "cancelled before"}),
+    ],
+)
+async def test_other_answers_are_passed_on(scene: Scene, reply: CommandReply, expected: dict[str, object]) -> None:
+    scene.desk.answers = [reply]
+    word = await scene.following().until_outcome()
+    assert word.model_dump(exclude_defaults=True) == expected
+
+
+async def test_an_ended_operation_is_repeated_not_done_again(scene: Scene) -> None:
+    scene.desk.answers = [CommandReply(answer=Answer.ENDED, outcome=scene.ended(Result.FAILED, Reason.NO_DISK))]
+    word = await scene.following().until_outcome()
+    assert word.outcome is not None
+    assert word.outcome.reason is Reason.NO_DISK
+
+
+async def test_a_node_that_dies_on_the_way_is_away_after_a_while(nats_server: NatsForTests) -> None:
+    async with scene_on(nats_server) as scene:
+        running = asyncio.create_task(scene.following().until_outcome())
+        await scene.desk.commands.get()
+        await scene.desk.reports._bus.close()
+        word = await running
+    assert (word.away, word.accepted) == (True, True)
+
+
+@pytest.mark.private_stack
+async def test_a_restart_of_nats_loses_no_outcome(private_nats: NatsFactory) -> None:
+    nats = await private_nats()
+    async with scene_on(nats) as scene:
+        policy = QUICK.model_copy(update={"silence": timedelta(seconds=20)})
+        running = asyncio.create_task(scene.following(policy).until_outcome())
+        await scene.desk.commands.get()
+        await nats.kill()
+        scene.desk.standing = [OpReply(op_id=scene.op_id, standing=OpStanding.ENDED, outcome=scene.ended())]
+        await nats.restart()
+        assert (await running).outcome == scene.ended()
+
+
+async def test_a_localai_worker_answers_at_the_end(scene: Scene) -> None:
+    scene.desk.answers = [CommandReply(success=True, address="10.0.0.1:50051")]
+    word = await scene.following(protocol=Protocol.LOCALAI).one_long_request()
+    assert word.outcome is not None
+    assert word.outcome.result is Result.SUCCEEDED
+
+
+async def test_a_localai_workers_error_is_a_failure_of_the_node(scene: Scene) -> None:
+    """S7, #9552: reply.success is looked at, not only the transport."""
+    scene.desk.answers = [CommandReply(success=False, error='backend "x" not found')]
+    word = await scene.following(protocol=Protocol.LOCALAI).one_long_request()
+    assert word.outcome is not None
+    assert (word.outcome.result, word.outcome.reason) == (Result.FAILED, Reason.NODE_ERROR)
+    assert "not found" in word.outcome.error
