@@ -72,32 +72,43 @@ def _subject_of(kind: Kind) -> Callable[[str], str]:
     return subjects.install
 
 
-class NodeDesk(Protocol):
-    """What a node does with each message; every answer is given at once, the work goes on behind it."""
+class WorkerDesk(Protocol):
+    """What a LocalAI worker does with each message (protocol 1). None is no answer at all."""
 
-    async def command(self, command: Command) -> CommandReply: ...
-    async def cancel(self, command: CancelCommand) -> CancelReply: ...
-    async def ask(self, question: OpQuestion) -> OpReply: ...
+    async def command(self, command: Command) -> CommandReply | None: ...
     async def list_backends(self) -> BackendList: ...
     async def stop_backend(self, command: Command) -> None: ...
     async def stop_node(self) -> None: ...
 
 
+class NodeDesk(WorkerDesk, Protocol):
+    """What our own agent does (protocol 2): every answer is given at once, the work goes on behind it."""
+
+    async def cancel(self, command: CancelCommand) -> CancelReply: ...
+    async def ask(self, question: OpQuestion) -> OpReply: ...
+
+
 async def serve(bus: Bus, node_id: str, desk: NodeDesk) -> None:
     """The node's end: hear its own commands. Each message has its own task, so a slow one blocks no other."""
-    exchanges: dict[str, _Answerer] = {
+    await serve_localai(bus, node_id, desk)
+    answerers: dict[str, _Answerer] = {
+        subjects.cancel(node_id): lambda payload: desk.cancel(CancelCommand.decode(payload)),
+        subjects.operation(node_id): lambda payload: desk.ask(OpQuestion.decode(payload)),
+    }
+    await _hear(bus, answerers)
+
+
+async def serve_localai(bus: Bus, node_id: str, desk: WorkerDesk) -> None:
+    """The same for a node that knows nothing of cancel and op."""
+    answerers: dict[str, _Answerer] = {
         subjects.install(node_id): _commands(desk, Kind.INSTALL),
         subjects.upgrade(node_id): _commands(desk, Kind.UPGRADE),
         subjects.delete(node_id): _commands(desk, Kind.REMOVE),
         subjects.list_backends(node_id): lambda _payload: desk.list_backends(),
-        subjects.cancel(node_id): lambda payload: desk.cancel(CancelCommand.decode(payload)),
-        subjects.operation(node_id): lambda payload: desk.ask(OpQuestion.decode(payload)),
         subjects.stop_backend(node_id): lambda payload: desk.stop_backend(_stop_command(payload)),
         subjects.stop_node(node_id): lambda _payload: desk.stop_node(),
     }
-    tasks: set[asyncio.Task[None]] = set()
-    for subject, answerer in exchanges.items():
-        await bus.subscribe(subject, _in_own_task(bus, answerer, tasks))
+    await _hear(bus, answerers)
 
 
 _Answerer = Callable[[bytes], Awaitable[Message | None]]
@@ -107,8 +118,14 @@ _NOT_UNDERSTOOD = CommandReply(
 )
 
 
-def _commands(desk: NodeDesk, meant: Kind) -> _Answerer:
-    async def answer(payload: bytes) -> Message:
+async def _hear(bus: Bus, answerers: dict[str, _Answerer]) -> None:
+    tasks: set[asyncio.Task[None]] = set()
+    for subject, answerer in answerers.items():
+        await bus.subscribe(subject, _in_own_task(bus, answerer, tasks))
+
+
+def _commands(desk: WorkerDesk, meant: Kind) -> _Answerer:
+    async def answer(payload: bytes) -> Message | None:
         command = Command.decode(payload)
         if command.kind is Kind.UNKNOWN:
             command = command.model_copy(update={"kind": meant})

@@ -1,6 +1,7 @@
 """Heartbeats: said by each node, gathered by one process of the control plane and handed on in batches."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -15,9 +16,16 @@ log = structlog.stdlib.get_logger(__name__)
 Take = Callable[[list[Heartbeat]], Awaitable[None]]
 
 
-async def publish_heartbeat(bus: Bus, heartbeat: Heartbeat) -> bool:
-    """The node's end; False when the link is down."""
-    return await bus.publish(subjects.heartbeat(heartbeat.node_id), heartbeat.encode())
+async def keep_beating(bus: Bus, beat: Callable[[], Awaitable[Heartbeat]], *, every: float) -> None:
+    """The node's end, until cancelled: one heartbeat at once, at each reconnect, and every `every` seconds."""
+    again = asyncio.Event()
+    bus.on_reconnect(again.set)
+    while True:
+        await bus.wait_up()
+        again.clear()
+        heartbeat = await beat()
+        await bus.publish(subjects.heartbeat(heartbeat.node_id), heartbeat.encode())
+        await _sleep_unless(again, every * random.uniform(0.9, 1.0))  # noqa: S311 - jitter, no secret
 
 
 class HeartbeatSink:
@@ -63,8 +71,8 @@ class HeartbeatSink:
         self._gathered[heartbeat.node_id] = heartbeat
 
 
-async def _sleep_unless(stop: asyncio.Event, seconds: float) -> None:
+async def _sleep_unless(event: asyncio.Event, seconds: float) -> None:
     try:
-        await asyncio.wait_for(stop.wait(), seconds)
+        await asyncio.wait_for(event.wait(), seconds)
     except TimeoutError:
         return

@@ -1,0 +1,26 @@
+"""How an operation ends badly on this node: each failure knows its reason on the wire."""
+
+import errno
+
+from domain.operation import Reason
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class OperationFailed(Exception):
+    """The operation failed, for a reason that has a word on the wire."""
+
+    def __init__(self, reason: Reason, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class Stopped(Exception):
+    """The operation was told to stop: nothing more may change."""
+
+
+def from_os_error(error: OSError) -> OperationFailed:
+    """The disk can fill up at any write."""
+    reason = Reason.NO_DISK if error.errno in _FULL else Reason.NODE_ERROR
+    return OperationFailed(reason, error.strerror or str(error))

@@ -1,0 +1,81 @@
+"""Installing, upgrading and removing backends for real."""
+
+import asyncio
+from pathlib import Path
+
+from agent import archive
+from agent.downloads import Downloads, Partial
+from agent.failures import OperationFailed
+from agent.job import Done, Job
+from agent.shelf import Shelf
+from agent.threads import Threads
+from contracts.messages import Command, Installed
+from domain.operation import Kind, Phase, Reason
+
+
+class Installer:
+    """Fetch, verify, unpack beside the live version, swap. Until the swap the old version serves."""
+
+    def __init__(self, shelf: Shelf, downloads: Downloads, threads: Threads, limits: archive.Limits) -> None:
+        self._shelf = shelf
+        self._downloads = downloads
+        self._threads = threads
+        self._limits = limits
+
+    async def perform(self, job: Job) -> Done:
+        match job.command.kind:
+            case Kind.INSTALL | Kind.UPGRADE:
+                return await self._install(job)
+            case Kind.REMOVE:
+                return await self._remove(job)
+        raise OperationFailed(Reason.REFUSED_BY_NODE, f"This agent cannot do {job.command.kind}.")
+
+    async def discard(self, command: Command) -> None:
+        await self._downloads.discard(command)
+
+    async def list_backends(self) -> list[Installed]:
+        return await asyncio.to_thread(self._shelf.everything)
+
+    async def _install(self, job: Job) -> Done:
+        command = job.command
+        job.gauge.move(Phase.RESOLVING)
+        before = await self._threads.run(job.halt, self._shelf.installed, command.family)
+        if before is not None and not command.force and _is_same(before, command.sha256):
+            return Done(changed=False, before=before, after=before)
+        async with self._downloads.fetched(job) as artifact:
+            if before is not None and not command.force and _is_same(before, artifact.digest):
+                return Done(changed=False, before=before, after=before)
+            after = await self._replace(job, artifact)
+        return Done(changed=True, before=before, after=after)
+
+    async def _replace(self, job: Job, artifact: Partial) -> Installed | None:
+        command, run = job.command, self._threads.run
+        job.gauge.move(Phase.EXTRACTING)
+        try:
+            staging = await run(job.halt, self._shelf.stage, command.family, command.op_id)
+            await self._unpack(job, artifact.path, staging)
+            await run(job.halt, self._shelf.seal, staging, command, artifact.digest, job.halt)
+            job.gauge.move(Phase.SWAPPING)
+            job.commit()
+            return await run(job.halt, self._shelf.put_live, command.family, staging)
+        finally:
+            await run(job.halt, self._shelf.unstage, command.family, command.op_id)
+
+    async def _unpack(self, job: Job, file: Path, staging: Path) -> None:
+        loop = asyncio.get_running_loop()
+
+        def tick() -> None:
+            loop.call_soon_threadsafe(job.gauge.move, Phase.EXTRACTING)
+
+        await self._threads.run(job.halt, archive.unpack, file, staging, self._limits, job.halt, tick)
+
+    async def _remove(self, job: Job) -> Done:
+        family = job.command.family
+        before = await self._threads.run(job.halt, self._shelf.installed, family)
+        removed = await self._threads.run(job.halt, self._shelf.remove, family, job.command.op_id)
+        return Done(changed=removed, before=before)
+
+
+def _is_same(installed: Installed, digest: str) -> bool:
+    wanted = digest.removeprefix("sha256:").lower()
+    return bool(wanted) and installed.digest.removeprefix("sha256:") == wanted

@@ -1,0 +1,137 @@
+"""What this node was asked to do and how it ended: it survives the agent and tells what a repeated command means."""
+
+import asyncio
+import hashlib
+import re
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from enum import auto
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+from pydantic import Field
+
+from agent.durable import write_durably
+from contracts.messages import Command, Message, Outcome, Result
+from domain.operation import Reason
+from domain.wire import WireEnum
+
+log = structlog.stdlib.get_logger(__name__)
+
+KEPT = timedelta(days=90)
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+class Standing(WireEnum):
+    RUNNING = auto()
+    ENDED = auto()
+    INTERRUPTED = auto()
+    """the agent ended in the middle: nothing goes on by itself"""
+    CANCELLED = auto()
+    """the tombstone: never again for this operation"""
+    UNKNOWN = auto()
+
+
+class Entry(Message):
+    """One operation, as this node remembers it."""
+
+    op_id: str
+    standing: Standing
+    fence: int = 0
+    command: Command = Command()
+    outcome: Outcome | None = None
+    bytes_done: int = 0
+    at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+
+    def interrupted(self) -> "Entry":
+        """What a running operation is once its agent has ended."""
+        outcome = Outcome(
+            op_id=self.op_id,
+            backend=self.command.backend,
+            family=self.command.family,
+            fence=self.fence,
+            result=Result.INTERRUPTED,
+            reason=Reason.INTERRUPTED,
+            bytes_fetched=self.bytes_done,
+        )
+        return self.model_copy(update={"standing": Standing.INTERRUPTED, "outcome": outcome})
+
+
+class Journal(Protocol):
+    """`get` sees an entry from the moment `put` is called; `put` returns once it outlives a power cut."""
+
+    def get(self, op_id: str) -> Entry | None: ...
+    async def put(self, entry: Entry) -> None: ...
+
+
+class MemoryJournal:
+    """For nodes that are only played."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+
+    def get(self, op_id: str) -> Entry | None:
+        return self._entries.get(op_id)
+
+    async def put(self, entry: Entry) -> None:
+        self._entries[entry.op_id] = entry
+
+
+class DiskJournal:
+    """One file an operation. All writes go through one thread, so they land in the order they were made."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._entries: dict[str, Entry] = {}
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal")
+
+    def load(self) -> list[Entry]:
+        """Read everything; return what ran when the agent ended, now written down as interrupted."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for path in self._folder.glob("*.json"):
+            self._load_one(path)
+        running = [entry for entry in self._entries.values() if entry.standing is Standing.RUNNING]
+        interrupted = [entry.interrupted() for entry in running]
+        for entry in interrupted:
+            self._entries[entry.op_id] = entry
+            self._write_if_possible(entry)
+        return interrupted
+
+    def get(self, op_id: str) -> Entry | None:
+        return self._entries.get(op_id)
+
+    async def put(self, entry: Entry) -> None:
+        self._entries[entry.op_id] = entry
+        await asyncio.get_running_loop().run_in_executor(self._writer, self._write, entry)
+
+    def close(self) -> None:
+        self._writer.shutdown(wait=True)
+
+    def _load_one(self, path: Path) -> None:
+        try:
+            entry = Entry.decode(path.read_bytes())
+        except ValueError:
+            log.exception("journal.unreadable", file=path.name)
+            path.rename(path.with_suffix(".unreadable"))
+            return
+        if entry.standing is not Standing.RUNNING and datetime.now(UTC) - entry.at > KEPT:
+            path.unlink()
+            return
+        self._entries[entry.op_id] = entry
+
+    def _write_if_possible(self, entry: Entry) -> None:
+        """A full disk must not keep the agent from starting: read again, it is interrupted again."""
+        try:
+            self._write(entry)
+        except OSError:
+            log.exception("journal.not_written", op_id=entry.op_id)
+
+    def _write(self, entry: Entry) -> None:
+        write_durably(self._folder / _file_name(entry.op_id), entry.model_dump_json(exclude_none=True).encode())
+
+
+def _file_name(op_id: str) -> str:
+    """An op_id comes over the wire: whatever it holds, it names a file of this folder."""
+    safe = op_id if _SAFE_NAME.fullmatch(op_id) else hashlib.sha256(op_id.encode()).hexdigest()
+    return f"{safe}.json"

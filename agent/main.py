@@ -1,0 +1,30 @@
+"""The agent's process: `python -m agent.main`."""
+
+import asyncio
+from typing import NoReturn
+
+import httpx2
+import structlog
+
+from agent.node import Agent
+from agent.settings import AgentSettings
+from runtime import logs, process
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+def main() -> NoReturn:
+    settings = AgentSettings()
+    logs.configure(settings.log_level)
+    process.run(lambda stop: run(settings, stop))
+
+
+async def run(settings: AgentSettings, stop: asyncio.Event) -> int:
+    async with httpx2.AsyncClient(base_url=settings.url) as http:
+        await Agent(settings, http).run(stop)
+    log.info("agent.left", name=settings.name)
+    return 0
+
+
+if __name__ == "__main__":
+    main()

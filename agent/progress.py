@@ -1,0 +1,107 @@
+"""The gauge of one operation: debounced, never backwards, never complete before the end."""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from contracts.messages import Command, Progress
+from domain.operation import Phase
+
+Publish = Callable[[Progress], Awaitable[None]]
+
+_ALMOST = 99.0
+_RATE_WINDOW_S = 5.0
+_KIB = 1024
+
+
+class Gauge:
+    """Publishes at once when something moves, then at most once a window; the last value of a window is kept."""
+
+    def __init__(self, command: Command, publish: Publish, *, every: float) -> None:
+        self.fence = command.fence
+        self._command = command
+        self._publish = publish
+        self._every = every
+        self._phase = Phase.RESOLVING
+        self._done = 0
+        self._total = command.size
+        # a restarted agent goes on with the same fence: its numbers have to be higher than before
+        self._seq = time.time_ns() // 1_000_000
+        self._samples: deque[tuple[float, int]] = deque()
+        self._moved = asyncio.Event()
+        self._publisher = asyncio.create_task(self._publish_moves())
+
+    @property
+    def bytes_done(self) -> int:
+        return self._done
+
+    def move(self, phase: Phase, done: int | None = None, total: int | None = None) -> None:
+        """Note where the operation is; bytes never go back."""
+        self._phase = phase
+        self._total = max(self._total, total or 0)
+        self._done = max(self._done, done or 0)
+        self._sample()
+        self._moved.set()
+
+    def now(self) -> Progress:
+        rate = self._rate()
+        left = max(self._total - self._done, 0)
+        return Progress(
+            op_id=self._command.op_id,
+            backend=self._command.backend,
+            family=self._command.family,
+            file_name=self._command.uri.rsplit("/", 1)[-1],
+            current=human_size(self._done),
+            total=human_size(self._total),
+            percentage=round(min(100.0 * self._done / self._total, _ALMOST), 1) if self._total else 0.0,
+            phase=self._phase,
+            fence=self.fence,
+            seq=self._seq,
+            bytes_done=self._done,
+            bytes_total=self._total,
+            rate=round(rate, 1),
+            eta_s=round(left / rate, 1) if rate and left else None,
+        )
+
+    async def close(self) -> None:
+        """Say the last value that nobody has heard yet."""
+        self._publisher.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._publisher
+        if self._moved.is_set():
+            await self._say()
+
+    async def _publish_moves(self) -> None:
+        while True:
+            await self._moved.wait()
+            await self._say()
+            await asyncio.sleep(self._every)
+
+    async def _say(self) -> None:
+        self._moved.clear()
+        self._seq += 1
+        await self._publish(self.now())
+
+    def _sample(self) -> None:
+        now = time.monotonic()
+        self._samples.append((now, self._done))
+        while now - self._samples[0][0] > _RATE_WINDOW_S and len(self._samples) > 1:
+            self._samples.popleft()
+
+    def _rate(self) -> float:
+        if len(self._samples) < 2:  # noqa: PLR2004 - a rate needs two points
+            return 0.0
+        (began, first), (ended, last) = self._samples[0], self._samples[-1]
+        return (last - first) / (ended - began) if ended > began else 0.0
+
+
+def human_size(size: int) -> str:
+    """As LocalAI writes it: 1.5 MiB."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < _KIB:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= _KIB
+    return f"{value:.1f} TiB"

@@ -1,0 +1,38 @@
+"""Settings of the agent: one object, built in `main()`, from `NODESMITH_AGENT_*` and a secret file."""
+
+import socket
+from datetime import timedelta
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_MIB = 1024 * 1024
+
+
+class AgentSettings(BaseSettings):
+    """What a node needs to know. Durations are ISO 8601 (PT10S) or seconds, sizes are bytes."""
+
+    model_config = SettingsConfigDict(env_prefix="NODESMITH_AGENT_", extra="ignore")
+
+    url: str = "http://127.0.0.1:8900"
+    """the control plane"""
+    token_file: Path | None = None
+    """the shared registration token: it only admits"""
+    name: str = Field(default_factory=socket.gethostname, min_length=1)
+    home: Path = Path("agent-home")
+
+    heartbeat_interval: timedelta = timedelta(seconds=10)
+    progress_interval: timedelta = timedelta(milliseconds=250)
+    idle_timeout: timedelta = timedelta(seconds=60)
+    """a source that sends no byte for so long has failed"""
+    source_patience: timedelta = timedelta(seconds=15)
+    """how long a source that cannot be reached, or breaks off, is asked again before we say so"""
+    disk_headroom: int = Field(default=256 * _MIB, ge=0)
+    """what has to stay free on the disk beside the download"""
+    max_members: int = Field(default=500_000, gt=0)
+    max_unpacked: int = Field(default=512 * 1024 * _MIB, gt=0)
+    log_level: str = "INFO"
+
+    def registration_token(self) -> str:
+        return self.token_file.read_text().strip() if self.token_file else ""
