@@ -98,13 +98,12 @@ def parse_events(lines: Iterator[str]) -> Iterator[ServerSentEvent]:
     fields: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(":")
-        if line and name:
+        if name:
             value = value.removeprefix(" ")
             fields[name] = f"{fields[name]}\n{value}" if name == "data" and name in fields else value
-        elif not line and "data" in fields:
-            yield ServerSentEvent(
-                event=fields.get("event", "message"), data=json.loads(fields["data"]), id=fields.get("id", "")
-            )
+        elif not line:
+            if "data" in fields:
+                yield ServerSentEvent(fields.get("event", "message"), json.loads(fields["data"]), fields.get("id", ""))
             fields = {}
 
 

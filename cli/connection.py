@@ -9,8 +9,13 @@ from stack.home import Connection, Home, find_home
 
 def connect(url: str | None, token: str | None, home: Path | None) -> ApiClient:
     """Open a client; nothing is sent yet."""
+    return ApiClient(*find(url, token, home))
+
+
+def find(url: str | None, token: str | None, home: Path | None) -> tuple[str, str]:
+    """Address and admin token."""
     if url and token:
-        return ApiClient(url, token)
+        return url, token
     found = Home(find_home(home)).connection()
     if found is None:
         raise CommandFailed(
@@ -22,7 +27,7 @@ def connect(url: str | None, token: str | None, home: Path | None) -> ApiClient:
     # A token goes only to the address it was made for.
     if url and url.rstrip("/") != found.url.rstrip("/"):
         raise CommandFailed(f"No token was given for {url}.", "Set NODESMITH_TOKEN, or give --token.", code="no_token")
-    return ApiClient(url or found.url, token or _token_of(found))
+    return url or found.url, token or _token_of(found)
 
 
 def _token_of(connection: Connection) -> str:

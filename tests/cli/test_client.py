@@ -83,7 +83,21 @@ def test_a_node_name_cannot_change_the_path() -> None:
 
 
 def test_events_are_read_as_the_format_says() -> None:
-    stream = [": hello", "", "id: 7", "event: state", 'data: {"a":', "data: 1}", "", 'data: "bare"', "", "data: 1"]
+    stream = [
+        "retry: 1000",
+        "id: 3",
+        "",
+        ": hello",
+        "",
+        "id: 7",
+        "event: state",
+        'data: {"a":',
+        "data: 1}",
+        "",
+        'data: "bare"',
+        "",
+        "data: 1",
+    ]
     assert list(parse_events(iter(stream))) == [
         ServerSentEvent("state", {"a": 1}, "7"),
         ServerSentEvent("message", "bare"),

