@@ -1,0 +1,127 @@
+"""Heartbeats are gathered and handed on in batches."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import structlog.testing
+
+from bus.connection import Bus
+from bus.heartbeats import HeartbeatSink, keep_beating
+from contracts import subjects
+from contracts.messages import Heartbeat
+from tests.bus.conftest import StartNode
+
+
+class Ledger:
+    """Takes batches; can be told to fail."""
+
+    def __init__(self) -> None:
+        self.batches: asyncio.Queue[list[Heartbeat]] = asyncio.Queue()
+        self.failures = 0
+
+    async def take(self, batch: list[Heartbeat]) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("the database is away")
+        self.batches.put_nowait(batch)
+
+    async def until(self, wanted: Callable[[list[Heartbeat]], object]) -> list[Heartbeat]:
+        """The first batch for which `wanted` holds."""
+        async with asyncio.timeout(10):
+            while True:
+                batch = await self.batches.get()
+                if wanted(batch):
+                    return batch
+
+
+async def beat_for(bus: Bus, node_id: str) -> None:
+    number = 0
+
+    async def beat() -> Heartbeat:
+        nonlocal number
+        number += 1
+        return Heartbeat(node_id=node_id, seq=number, open_ops=["op-1"])
+
+    await keep_beating(bus, beat, every=0.01)
+
+
+async def test_many_heartbeats_become_one_entry_a_node(control, start_node: StartNode, node_id):
+    ledger, stop = Ledger(), asyncio.Event()
+    running = asyncio.create_task(HeartbeatSink(control, ledger.take, every=0.2).run(stop))
+    beating = asyncio.create_task(beat_for(await start_node(node_id), node_id))
+    batch = await ledger.until(lambda batch: batch and batch[-1].seq > 5)
+    assert [(each.node_id, each.open_ops) for each in batch] == [(node_id, ["op-1"])]
+    beating.cancel()
+    stop.set()
+    await running
+
+
+async def test_an_empty_second_is_handed_on_too(control):
+    """That the sink listens is news: silence of the nodes counts only while somebody hears them."""
+    ledger, stop = Ledger(), asyncio.Event()
+    running = asyncio.create_task(HeartbeatSink(control, ledger.take, every=0.02).run(stop))
+    assert await ledger.until(lambda batch: not batch) == []
+    stop.set()
+    await running
+
+
+async def test_a_batch_that_could_not_be_written_is_handed_on_again(control, start_node: StartNode, node_id):
+    ledger, stop = Ledger(), asyncio.Event()
+    ledger.failures = 1_000_000
+    running = asyncio.create_task(HeartbeatSink(control, ledger.take, every=0.02).run(stop))
+    bus = await start_node(node_id)
+    with structlog.testing.capture_logs():
+        await bus.publish(subjects.heartbeat(node_id), Heartbeat(node_id=node_id, seq=1).encode())
+        await bus.settle()
+        await control.settle()
+        ledger.failures = 1
+        assert [each.seq for each in await ledger.until(bool)] == [1]
+    stop.set()
+    await running
+
+
+async def test_a_heartbeat_in_anothers_name_is_dropped_with_one_line(control, start_node: StartNode, node_id):
+    ledger, stop = Ledger(), asyncio.Event()
+    with structlog.testing.capture_logs() as lines:
+        running = asyncio.create_task(HeartbeatSink(control, ledger.take, every=0.02).run(stop))
+        bus = await start_node(node_id)
+        await bus.publish(subjects.heartbeat(node_id), Heartbeat(node_id="somebody-else").encode())
+        await bus.publish(subjects.heartbeat(node_id), b"not json")
+        await bus.publish(subjects.heartbeat(node_id), Heartbeat(node_id=node_id).encode())
+        batch = await ledger.until(bool)
+    assert [each.node_id for each in batch] == [node_id]
+    dropped = [line["event"] for line in lines if line["log_level"] == "warning"]
+    assert dropped == ["nats.foreign", "nats.unreadable"]
+    stop.set()
+    await running
+
+
+async def test_two_sinks_share_the_heartbeats(control, nats_server, start_node: StartNode, node_id):
+    """A queue group: each heartbeat is written once."""
+    one, other, stop = Ledger(), Ledger(), asyncio.Event()
+    sinks = [asyncio.create_task(HeartbeatSink(control, ledger.take, every=0.02).run(stop)) for ledger in (one, other)]
+    bus = await start_node(node_id)
+    await control.settle()
+    for number in range(100):
+        await bus.publish(subjects.heartbeat(f"{node_id}"), Heartbeat(node_id=node_id, seq=number).encode())
+    await bus.settle()
+    last = await asyncio.wait_for(_either(one, other, 99), 10)
+    assert last == 99
+    stop.set()
+    await asyncio.gather(*sinks)
+    seen = [each.seq for ledger in (one, other) for batch in _drained(ledger) for each in batch]
+    assert len(seen) == len(set(seen))
+
+
+async def _either(one: Ledger, other: Ledger, seq: int) -> int:
+    tasks = [asyncio.create_task(ledger.until(lambda batch: batch and batch[0].seq == seq)) for ledger in (one, other)]
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    return done.pop().result()[0].seq
+
+
+def _drained(ledger: Ledger) -> Iterator[list[Heartbeat]]:
+    while not ledger.batches.empty():
+        yield ledger.batches.get_nowait()
