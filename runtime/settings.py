@@ -33,6 +33,8 @@ class ControlSettings(BaseSettings):
     auto_approve: bool = False
     """approve every node that registers; for LocalAI fleets only"""
 
+    gallery_folder: Path = Path("gallery")
+    """where the api packs the built-in backends, and serves them from"""
     uri_schemes: frozenset[str] = frozenset({"file", "http", "https"})
     policy: Policy = Field(default_factory=Policy)
     """e.g. NODESMITH_POLICY__REQUEST_TIMEOUT=PT15M"""

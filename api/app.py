@@ -1,0 +1,78 @@
+"""The application: routes and error handling around ready-made parts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from fastapi import Depends, FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from api import problems
+from api.auth import admin
+from api.middleware import Edge
+from api.parts import Parts
+from api.routers import artifacts, backends, events, health, nodes, operations, pages, self_service, sign_in
+from contracts.http import Problem
+
+DESCRIPTION = """Durable install, upgrade and removal of inference backends on a fleet of nodes.
+A superset of LocalAI's node, backend and operation endpoints. Errors are `application/problem+json`."""
+
+_ROUTERS = (health, self_service, nodes, operations, events, backends, artifacts, sign_in, pages)
+
+
+def create_app(parts: Parts) -> FastAPI:
+    """The whole API; nothing is connected here, and what runs beside the requests runs as long as it is served."""
+    app = FastAPI(
+        title="Nodesmith",
+        version="0.1.0",
+        description=DESCRIPTION,
+        lifespan=_lifespan(parts),
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    app.state.parts = parts
+    problems.install(app)
+    app.add_middleware(Edge)
+    for module in _ROUTERS:
+        app.include_router(module.router)
+    _serve_openapi(app)
+    return app
+
+
+def _lifespan(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        beside = [asyncio.create_task(part.run()) for part in (parts.events, parts.heartbeats, parts.health)]
+        try:
+            yield
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
+
+    return lifespan
+
+
+def _serve_openapi(app: FastAPI) -> None:
+    schema = _schema(app)
+    app.openapi = lambda: schema  # type: ignore[method-assign]
+
+    @app.get("/openapi.json", include_in_schema=False, dependencies=[Depends(admin)])
+    async def openapi() -> dict[str, Any]:
+        return schema
+
+
+def _schema(app: FastAPI) -> dict[str, Any]:
+    """What FastAPI collects, with our problems instead of its own validation errors."""
+    schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    for operations_of_path in schema["paths"].values():
+        for operation in operations_of_path.values():
+            operation["responses"].pop("422", None)
+    shapes = schema["components"]["schemas"]
+    shapes.pop("HTTPValidationError", None)
+    shapes.pop("ValidationError", None)
+    shapes["Problem"] = Problem.model_json_schema()
+    return schema

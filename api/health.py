@@ -1,0 +1,76 @@
+"""What answers and what does not: asked afresh by /readyz, remembered for lists that may be stale."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from contracts.http import Readiness
+from domain.errors import NodesmithError
+from store.clock import Clock, utc_now
+
+log = structlog.stdlib.get_logger(__name__)
+
+CHECK_LIMIT_S = 2.0
+CHECK_EVERY_S = 5.0
+
+TEMPORAL = "temporal"
+
+
+@dataclass(frozen=True)
+class Check:
+    """How to ask a server whether it is there, and what it means when it is not."""
+
+    ask: Callable[[], Awaitable[None]]
+    """raises a `NodesmithError` when it is not"""
+    without_it: str
+
+
+class Health:
+    """The servers that this process needs."""
+
+    def __init__(self, checks: Mapping[str, Check], *, clock: Clock = utc_now) -> None:
+        self._checks = checks
+        self._clock = clock
+        self._down_since: dict[str, datetime] = {}
+
+    async def readiness(self) -> Readiness:
+        """Ask all of them at once; none is waited for longer than the limit."""
+        asked = {name: asyncio.ensure_future(check.ask()) for name, check in self._checks.items()}
+        await asyncio.wait(asked.values(), timeout=CHECK_LIMIT_S)
+        missing = {name: self._complaint(name) for name, asking in asked.items() if not _answered(asking)}
+        self._remember(set(missing))
+        return Readiness(ready=not missing, missing=missing)
+
+    def down_since(self, name: str) -> datetime | None:
+        """Since when it does not answer, as far as this process has noticed."""
+        return self._down_since.get(name)
+
+    async def run(self) -> None:
+        """Keep asking, so that a list can say since when it may be stale."""
+        while True:
+            await self.readiness()
+            await asyncio.sleep(CHECK_EVERY_S)
+
+    def _complaint(self, name: str) -> str:
+        return self._checks[name].without_it
+
+    def _remember(self, missing: set[str]) -> None:
+        for name in missing - self._down_since.keys():
+            log.warning("server.missing", server=name)
+            self._down_since[name] = self._clock()
+        for name in self._down_since.keys() - missing:
+            log.info("server.back", server=name)
+            del self._down_since[name]
+
+
+def _answered(asking: "asyncio.Future[None]") -> bool:
+    if not asking.done():
+        asking.cancel()
+        return False
+    error = asking.exception()
+    if error is not None and not isinstance(error, NodesmithError):
+        raise error
+    return error is None

@@ -1,0 +1,57 @@
+"""What the application is made of, ready-made: `main` builds it from settings, tests build it themselves."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from api.health import Health
+from api.heartbeats import HttpHeartbeats
+from api.stream import EventHub
+from contracts.http import OperationView
+from gallery.catalogue import Catalogue
+from services.admission import Admission
+from services.cancellation import Cancellation
+from services.ports import NodeLink
+from services.registration import Registration
+from store.nodes import Nodes
+from store.operations import OperationTable
+from store.sign_in import SignIn
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The collaborators of the routes."""
+
+    nodes: Nodes
+    operations: OperationTable
+    admission: Admission
+    registration: Registration
+    cancellation: Cancellation
+    sign_in: SignIn
+    catalogue: Catalogue
+    artifacts: Path
+    """the folder behind /artifacts"""
+    link: NodeLink
+    events: EventHub
+    heartbeats: HttpHeartbeats
+    health: Health
+    admin_token: str
+    run_url: Callable[[str, str], str]
+    """workflow id and run id -> where the Temporal Web UI shows that run"""
+    temporal_ui_url: str = ""
+
+    def with_link(self, view: OperationView) -> OperationView:
+        if not view.run_id:
+            return view
+        return view.model_copy(update={"temporal_url": self.run_url(view.workflow_id, view.run_id)})
+
+
+def _parts(request: Request) -> Parts:
+    parts: Parts = request.app.state.parts
+    return parts
+
+
+PartsOf = Annotated[Parts, Depends(_parts)]

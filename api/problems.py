@@ -1,0 +1,156 @@
+"""Errors as `application/problem+json`, with `error` in the shape that the old clients of a path read."""
+
+from collections.abc import Mapping
+from html import escape
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from api.pages import sign_in_page
+from contracts.http import Problem
+from contracts.words import ERRORS, Words
+from domain import errors
+from domain.errors import InvalidRequest, NodesmithError
+
+log = structlog.stdlib.get_logger(__name__)
+
+STATUS: dict[type[NodesmithError], int] = {
+    errors.NodesmithError: 500,
+    errors.InvalidRequest: 400,
+    errors.NotSignedIn: 401,
+    errors.NotAllowed: 403,
+    errors.UnknownNode: 404,
+    errors.UnknownOperation: 404,
+    errors.UnknownBackend: 404,
+    errors.NodeNotApproved: 409,
+    errors.NodeNotForBackends: 409,
+    errors.NodeDrained: 409,
+    errors.NameTaken: 409,
+    errors.OperationConflict: 409,
+    errors.OperationEnded: 400,  # LocalAI's answer to a cancel that comes too late
+    errors.NotCancellable: 409,
+    errors.IllegalTransition: 409,
+    errors.AlreadyRunning: 409,
+    errors.ServiceUnavailable: 503,
+    errors.NodeAway: 503,
+    errors.NoAnswer: 504,
+}
+"""The one table from a domain error to a status; an error without a row fails a test."""
+
+RETRY_AFTER_S = 2
+MEDIA_TYPE = "application/problem+json"
+_INTERNAL = 500
+
+
+def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What a route declares beside its success: every route may answer 401, 500 and 503."""
+    return {status: _declared(status) for status in sorted({*statuses, 401, 500, 503})}
+
+
+def _declared(status: int) -> dict[str, Any]:
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": schema}}}
+
+
+def install(app: FastAPI) -> None:
+    """Every way to fail ends in a problem."""
+    app.add_exception_handler(NodesmithError, _on_domain_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_defect)
+
+
+async def _on_domain_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, NodesmithError)  # noqa: S101 - registered for this class
+    status = STATUS[type(error)]
+    if status >= _INTERNAL:
+        log.warning("request.failed", path=request.url.path, status=status, error=error.message)
+    if status == HTTPStatus.UNAUTHORIZED and wants_page(request):
+        return HTMLResponse(sign_in_page(escape(error.message)), status_code=status)
+    return respond(request, status, error.code, error.message, facts=error.facts)
+
+
+async def _on_invalid_request(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this class
+    field, complaint = _first_complaint(error)
+    sentence = f"{field}: {complaint}" if field else complaint
+    return respond(request, 400, InvalidRequest.code, sentence, facts={"field": field} if field else {})
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class
+    code = HTTPStatus(error.status_code).name.lower()
+    return respond(request, error.status_code, code, _routing_sentence(request, error), headers=error.headers)
+
+
+async def _on_defect(request: Request, error: Exception) -> Response:
+    """A defect of ours: the log has the story, the caller a sentence."""
+    log.error("request.crashed", path=request.url.path, exc_info=error)
+    return respond(request, _INTERNAL, NodesmithError.code, ERRORS[NodesmithError.code].sentence)
+
+
+def respond(
+    request: Request,
+    status: int,
+    code: str,
+    detail: str,
+    *,
+    facts: Mapping[str, object] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    problem = Problem(
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=detail,
+        code=code,
+        remedy=ERRORS.get(code, Words("")).remedy,
+        error=old_shape(request.url.path, status, detail),
+    )
+    body = {**{name: str(value) for name, value in (facts or {}).items()}, **problem.model_dump()}
+    return JSONResponse(body, status, {**_extra_headers(status), **(headers or {})}, media_type=MEDIA_TYPE)
+
+
+def old_shape(path: str, status: int, message: str) -> Any:
+    """The member `error` as LocalAI's clients of that path read it."""
+    if path.startswith("/api/node/") and status == HTTPStatus.UNAUTHORIZED:
+        return message
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        kind = "invalid_request_error" if status == HTTPStatus.UNAUTHORIZED else "authorization_error"
+        return {"code": status, "message": message, "type": kind}
+    if path.startswith(("/api/node/", "/api/nodes")):
+        return {"code": status, "message": message, "type": "node_error"}
+    return message
+
+
+def wants_page(request: Request) -> bool:
+    """A browser that shows a page, as opposed to a program that reads JSON."""
+    return "text/html" in request.headers.get("accept", "")
+
+
+def _extra_headers(status: int) -> dict[str, str]:
+    if status == HTTPStatus.UNAUTHORIZED:
+        return {"WWW-Authenticate": "Bearer"}
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return {"Retry-After": str(RETRY_AFTER_S)}
+    return {}
+
+
+def _routing_sentence(request: Request, error: HTTPException) -> str:
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return f"There is nothing at {request.url.path}."
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        return f"{request.url.path} does not take {request.method}."
+    return str(error.detail)
+
+
+def _first_complaint(error: RequestValidationError) -> tuple[str, str]:
+    """The field that is wrong, as the caller wrote it, and what is wrong with it."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return "", "The body is not valid JSON."
+    return ".".join(str(part) for part in first["loc"][1:]), f"{first['msg']}."

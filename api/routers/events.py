@@ -1,0 +1,90 @@
+"""The event stream (SSE): every change of state with a number, progress ticks without."""
+
+import asyncio
+from typing import Annotated, Any
+
+import structlog
+from fastapi import APIRouter, Depends, Header, Query
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from api.auth import admin
+from api.parts import Parts, PartsOf
+from api.problems import responses
+from api.stream import Interest
+from contracts.http import OperationEvent, ProgressTick
+
+log = structlog.stdlib.get_logger(__name__)
+
+router = APIRouter(prefix="/api/events", tags=["events"], dependencies=[Depends(admin)])
+
+STUCK_AFTER_S = 30.0
+_BIGGEST = 2**63 - 1
+
+LastEventIdInUrl = Annotated[
+    int | None,
+    Query(ge=0, le=_BIGGEST, alias="last_event_id", description="The same, for who cannot send the header."),
+]
+LastEventId = Annotated[int | None, Header(ge=0, le=_BIGGEST, description="Continue after this number.")]
+OpFilter = Annotated[str | None, Query(description="Only this operation.")]
+NodeFilter = Annotated[str | None, Query(description="Only operations of this node, by id or name.")]
+BatchFilter = Annotated[str | None, Query(description="Only operations of this batch.")]
+
+_STREAM: dict[str, Any] = {
+    "description": (
+        "`operation` events carry an id and an OperationEvent; `progress` events carry a ProgressTick and no id:"
+        " they are gauges, safe to lose."
+    ),
+    "content": {
+        "text/event-stream": {
+            "schema": {"type": "string"},
+            "x-operation": OperationEvent.model_json_schema(),
+            "x-progress": ProgressTick.model_json_schema(),
+        }
+    },
+}
+
+
+class EventStreamResponse(StreamingResponse):
+    """A stream whose reader is let go when it takes nothing for a while; it finds what it missed on its return."""
+
+    media_type = "text/event-stream"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def bounded(message: Message) -> None:
+            async with asyncio.timeout(STUCK_AFTER_S):
+                await send(message)
+
+        try:
+            await super().__call__(scope, receive, bounded)
+        except TimeoutError:
+            log.info("events.reader_stuck", client=scope.get("client"))
+
+
+@router.get("", response_class=EventStreamResponse, responses={200: _STREAM, **responses(400)})
+async def follow_events(
+    parts: PartsOf,
+    *,
+    last_event_id: LastEventId = None,
+    in_url: LastEventIdInUrl = None,
+    op_id: OpFilter = None,
+    node_id: NodeFilter = None,
+    batch_id: BatchFilter = None,
+) -> EventStreamResponse:
+    """Follow what happens, from a number on or from now."""
+    interest = Interest(op_id, await _node_id(parts, node_id), batch_id, await _members(parts, batch_id))
+    cursor = await parts.events.start_of(last_event_id if last_event_id is not None else in_url)
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return EventStreamResponse(parts.events.follow(interest, cursor), headers=headers)
+
+
+async def _node_id(parts: Parts, node: str | None) -> str | None:
+    """The id behind a name; a node that is gone keeps its history under the id."""
+    known = await parts.nodes.find(node) if node is not None else None
+    return known.id if known else node
+
+
+async def _members(parts: Parts, batch_id: str | None) -> set[str]:
+    if batch_id is None:
+        return set()
+    return {member.op_id for member in await parts.operations.listing(batch=batch_id, limit=1000)}

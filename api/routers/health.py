@@ -1,0 +1,23 @@
+"""Health: alive, and ready."""
+
+from fastapi import APIRouter, Response
+
+from api.parts import PartsOf
+from contracts.http import Message, Readiness
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz")
+async def alive() -> Message:
+    """The process is there; asks nobody else."""
+    return Message(message="alive")
+
+
+@router.get("/readyz", responses={503: {"model": Readiness, "description": "Something is missing"}})
+async def ready(parts: PartsOf, response: Response) -> Readiness:
+    """Whether everything answers that is needed, and what does not."""
+    readiness = await parts.health.readiness()
+    if not readiness.ready:
+        response.status_code = 503
+    return readiness

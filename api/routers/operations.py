@@ -1,0 +1,68 @@
+"""The operations: what goes on, how it went, and stopping it."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query
+
+from api.auth import Admin, admin
+from api.health import TEMPORAL
+from api.localai import list_entry, list_order
+from api.parts import PartsOf
+from api.problems import responses
+from contracts.http import CancelAccepted, CancelBody, Dismissed, OperationDetail, OperationList
+from domain.errors import InvalidRequest, UnknownOperation
+from domain.operation import State
+
+router = APIRouter(prefix="/api/operations", tags=["operations"], dependencies=[Depends(admin)])
+
+OpId = Annotated[str, Path(description="Id of the operation (the job id).")]
+Everything = Annotated[bool, Query(alias="all", description="Also those that succeeded, were cancelled or dismissed.")]
+NodeFilter = Annotated[str | None, Query(description="Only those of this node, by id or name.")]
+StateFilter = Annotated[State | None, Query(description="Only those in this state.")]
+BatchFilter = Annotated[str | None, Query(description="Only those of this batch.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many, the newest.")]
+
+
+@router.get("", responses=responses(400))
+async def list_operations(
+    parts: PartsOf,
+    *,
+    everything: Everything = False,
+    node: NodeFilter = None,
+    state: StateFilter = None,
+    batch: BatchFilter = None,
+    limit: Limit = 500,
+) -> OperationList:
+    """The live list: what is open, and what ended badly until it is dismissed. `all` is newest first."""
+    if state is State.UNKNOWN:
+        known = ", ".join(each for each in State if each is not State.UNKNOWN)
+        raise InvalidRequest(f"state: There is no such state; use one of {known}.", field="state")
+    found = await parts.operations.listing(live=not everything, node=node, state=state, batch=batch, limit=limit)
+    listed = found if everything else sorted(found, key=list_order)
+    return OperationList(
+        operations=[list_entry(parts.with_link(each)) for each in listed], stale_since=parts.health.down_since(TEMPORAL)
+    )
+
+
+@router.get("/{op_id}", responses=responses(400, 404))
+async def get_operation(op_id: OpId, parts: PartsOf) -> OperationDetail:
+    """One operation with its whole story."""
+    found = await parts.operations.find(op_id)
+    if found is None:
+        raise UnknownOperation(f"There is no operation {op_id}.", op_id=op_id)
+    timeline = await parts.operations.timeline(op_id)
+    return OperationDetail(**{**dict(parts.with_link(found)), "timeline": list(timeline)})
+
+
+@router.post("/{op_id}/cancel", responses=responses(400, 404, 409))
+async def cancel(op_id: OpId, parts: PartsOf, actor: Admin, body: CancelBody | None = None) -> CancelAccepted:
+    """Ask for a cancel: durable once this has answered, carried out as soon as the node can be told."""
+    return await parts.cancellation.cancel(op_id, body or CancelBody(), actor=actor)
+
+
+@router.post("/{op_id}/dismiss", responses=responses(400))
+async def dismiss(op_id: OpId, parts: PartsOf) -> Dismissed:
+    """Take an operation that ended badly off the live list; history keeps it."""
+    if await parts.operations.dismiss(op_id):
+        return Dismissed(success=True, message="Operation dismissed")
+    return Dismissed(success=False, message="There is nothing to dismiss: not an operation that ended badly")
