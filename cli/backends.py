@@ -8,7 +8,7 @@ from rich.markup import escape
 from cli.client import ApiClient, read, segment
 from cli.connection import connect
 from cli.options import Home, Json, Token, Url
-from cli.render import Column, make_console, print_json, print_json_line, size, table
+from cli.render import Column, make_console, print_json, print_json_line, show, size, table
 from cli.watch import watch
 from contracts.http import BackendEntry, InstallRequest, JobAccepted
 
@@ -36,7 +36,7 @@ def list_backends(*, url: Url = None, token: Token = None, home: Home = None, as
     if as_json:
         return print_json(entries)
     console = make_console()
-    return console.print(table(entries, COLUMNS, console.width) if entries else "The galleries are empty.")
+    return show(console, table(entries, COLUMNS, console.width) if entries else "The galleries are empty.")
 
 
 def install(

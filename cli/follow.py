@@ -62,7 +62,8 @@ def _listen(api: ApiClient, known: OperationDetail) -> Iterator[News]:
     last_id = known.timeline[-1].id if known.timeline else 0
     with api.events(EVENTS, last_event_id=str(last_id), op_id=known.op_id) as events:
         operation = fetch(api, known.op_id)
-        yield operation
+        if operation != known:
+            yield operation
         while operation.state not in ENDED:
             event = next(events, None)
             if event is None:

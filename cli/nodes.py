@@ -5,11 +5,14 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from cli.client import read, segment
+from cli.client import ApiClient, read, segment
 from cli.connection import connect
+from cli.failures import CommandFailed
 from cli.options import Home, Json, Token, Url
 from cli.render import Column, ago, facts, local_time, make_console, print_json, size, table, word
+from cli.render import show as display
 from contracts.http import NodeView
+from contracts.messages import Installed
 from domain.node import NodeStatus
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the node.", show_default=False)]
@@ -43,7 +46,7 @@ def list_nodes(*, url: Url = None, token: Token = None, home: Home = None, as_js
     console = make_console()
     if not nodes:
         return console.print("No node has registered yet. An agent registers by itself: `nodesmith agent --help`.")
-    console.print(table(nodes, COLUMNS, console.width))
+    display(console, table(nodes, COLUMNS, console.width))
     return _hint_at_pending(nodes)
 
 
@@ -54,12 +57,33 @@ def _hint_at_pending(nodes: list[NodeView]) -> None:
 
 
 def show(node: NodeName, *, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
-    """Show one node: the facts, and the status that follows from them."""
+    """Show one node: the facts, the status that follows from them, and what it says is on its disk."""
     with connect(url, token, home) as api:
         view = read(NodeView, api.get(f"/api/nodes/{segment(node)}"))
+        backends = _on_disk(api, view)
     if as_json:
-        return print_json(view)
-    return make_console().print(facts(describe(view)))
+        listed = None if backends is None else [entry.model_dump(mode="json") for entry in backends]
+        return print_json({**view.model_dump(mode="json"), "backends": listed})
+    return display(make_console(), facts([*describe(view), ("backends", escape(_backends(backends)))]))
+
+
+def _on_disk(api: ApiClient, node: NodeView) -> list[Installed] | None:
+    """Ask the node; None when it cannot be asked."""
+    if node.status not in (NodeStatus.HEALTHY, NodeStatus.DRAINING):
+        return None
+    try:
+        return [read(Installed, entry) for entry in api.get(f"/api/nodes/{segment(node.id)}/backends")]
+    except CommandFailed as failure:
+        if failure.may_pass:
+            return None
+        raise
+
+
+def _backends(listed: list[Installed] | None) -> str:
+    if listed is None:
+        return "the node cannot be asked now"
+    before = {entry.name: f" (before: {entry.previous_version})" for entry in listed if entry.previous_version}
+    return ", ".join(f"{entry.name} {entry.version}{before.get(entry.name, '')}" for entry in listed) or "none"
 
 
 def describe(node: NodeView) -> list[tuple[str, str]]:

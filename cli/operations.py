@@ -11,6 +11,7 @@ from cli.connection import connect
 from cli.follow import fetch
 from cli.options import Home, Json, Token, Url
 from cli.render import Column, ago, duration, facts, local_time, make_console, print_json, size, table, word
+from cli.render import show as display
 from cli.watch import gauge, headline, watch
 from contracts.http import CancelAccepted, CancelBody, OperationDetail, OperationEvent, OperationView
 from contracts.messages import CancelMode, Installed
@@ -60,7 +61,8 @@ def list_operations(
     """List what is open, and what ended badly and was not dismissed."""
     with connect(url, token, home) as api:
         answer = api.get("/api/operations", all=everything, node=node, state=state, limit=limit)
-    operations = [read(OperationView, entry) for entry in answer["operations"]]
+    # In the list `progress` is LocalAI's number; ours is beside it.
+    operations = [read(OperationView, {**entry, "progress": entry["gauge"]}) for entry in answer["operations"]]
     if as_json:
         return print_json(operations)
     console = make_console()
@@ -68,7 +70,7 @@ def list_operations(
         console.print(f"[yellow]Temporal does not answer: this list is from {answer['stale_since']}.[/]")
     if not operations:
         return console.print("No operation is open." if not everything else "There are no operations yet.")
-    return console.print(table(operations, COLUMNS, console.width))
+    return display(console, table(operations, COLUMNS, console.width))
 
 
 def show(op_id: OpId, *, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
@@ -78,7 +80,7 @@ def show(op_id: OpId, *, url: Url = None, token: Token = None, home: Home = None
     if as_json:
         return print_json(operation)
     console = make_console()
-    return console.print(page(operation, console.width))
+    return display(console, page(operation, console.width))
 
 
 def page(operation: OperationDetail, width: int) -> RenderableType:

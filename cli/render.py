@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
@@ -50,6 +50,17 @@ class Column(Generic[Row]):
 
 def make_console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+def show(console: Console, content: RenderableType) -> None:
+    """Print; a pipe gets no padding at the ends of lines."""
+    if console.is_terminal:
+        console.print(content)
+        return
+    with console.capture() as captured:
+        console.print(content)
+    for line in captured.get().splitlines():
+        console.print(line.rstrip(), markup=False, soft_wrap=True)
 
 
 def table(rows: Sequence[Row], columns: Sequence[Column[Row]], width: int) -> Table:

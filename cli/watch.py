@@ -73,7 +73,7 @@ def _on_screen(news: Iterable[News]) -> OperationDetail | None:
     else:
         last = show(news, Lines(console))
     if last is not None:
-        console.print(summary(last))
+        console.print(summary(last), soft_wrap=True)
     return last
 
 
@@ -134,7 +134,7 @@ class Lines:
         self._say(headline(operation))
 
     def tick(self, progress: ProgressView) -> None:
-        if progress.percentage >= self._next:
+        if progress.phase is not None and progress.percentage >= self._next:
             self._say(gauge(progress))
             self._next = (progress.percentage // _STEP + 1) * _STEP
 
