@@ -1,0 +1,91 @@
+"""Archives for tests, good and bad."""
+
+import gzip
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Callable
+
+
+def packed(**files: bytes) -> bytes:
+    """A .tar.gz with these files; `run_sh` becomes run.sh."""
+    return built(*(regular(name.replace("_", "."), content) for name, content in files.items()))
+
+
+def big(size: int) -> bytes:
+    """An archive of about `size` bytes, of content that does not compress."""
+    return packed(run_sh=b"#!/bin/sh\n", payload=os.urandom(size))
+
+
+Add = Callable[[tarfile.TarFile], None]
+
+
+def built(*adds: Add) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
+        for add in adds:
+            add(archive)
+    return buffer.getvalue()
+
+
+def regular(name: str, content: bytes = b"x", mode: int = 0o755) -> Add:
+    def add(archive: tarfile.TarFile) -> None:
+        member = tarfile.TarInfo(name)
+        member.size = len(content)
+        member.mode = mode
+        archive.addfile(member, io.BytesIO(content))
+
+    return add
+
+
+def special(name: str, kind: bytes, target: str = "") -> Add:
+    def add(archive: tarfile.TarFile) -> None:
+        member = tarfile.TarInfo(name)
+        member.type = kind
+        member.mode = 0o755
+        member.linkname = target
+        archive.addfile(member)
+
+    return add
+
+
+def symlink(name: str, target: str) -> Add:
+    return special(name, tarfile.SYMTYPE, target)
+
+
+def hardlink(name: str, target: str) -> Add:
+    return special(name, tarfile.LNKTYPE, target)
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+ESCAPES: dict[str, bytes] = {
+    "parent path": built(regular("../evil")),
+    "parent path in the middle": built(regular("a/../../evil")),
+    "absolute path": built(regular("/evil")),
+    "absolute link": built(symlink("link", "/etc")),
+    "link that climbs out": built(symlink("link", "../..")),
+    "deep link that climbs out": built(symlink("a/b/link", "../../../x")),
+    "link that climbs after descending": built(symlink("x/y/up", "../.."), symlink("out", "x/y/up/..")),
+    "hard link out": built(hardlink("link", "../../etc/passwd")),
+    "absolute hard link": built(hardlink("link", "/etc/passwd")),
+    "file through a link": built(symlink("d", "."), regular("d/file")),
+    "file in place of a link": built(symlink("f", "g"), regular("f")),
+    "device": built(special("null", tarfile.CHRTYPE)),
+    "pipe": built(special("pipe", tarfile.FIFOTYPE)),
+}
+
+_GOOD = packed(run_sh=b"#!/bin/sh\n", payload=os.urandom(200_000))
+
+DAMAGED: dict[str, bytes] = {
+    "not gzip": b"this is no archive",
+    "nothing": b"",
+    "cut off in the middle": _GOOD[: len(_GOOD) // 2],
+    "cut off in the checksum": _GOOD[:-3],
+    "a wrong byte": _GOOD[:1000] + bytes([_GOOD[1000] ^ 0xFF]) + _GOOD[1001:],
+    "gzip, but no tar": gzip.compress(b"hello" * 1000),
+    "empty": built(),
+}

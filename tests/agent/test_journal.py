@@ -1,0 +1,85 @@
+"""The journal outlives its agent."""
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from agent.journal import KEPT, DiskJournal, Entry, Standing
+from contracts.messages import Command, Outcome, Result
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "journal"
+
+
+@pytest.fixture
+def journal(folder):
+    journal = DiskJournal(folder)
+    journal.load()
+    yield journal
+    journal.close()
+
+
+def reopened(folder):
+    journal = DiskJournal(folder)
+    interrupted = journal.load()
+    journal.close()
+    return journal, interrupted
+
+
+async def test_an_ended_operation_is_found_again_as_it_was(journal, folder):
+    outcome = Outcome(op_id="op", result=Result.SUCCEEDED, bytes_fetched=7)
+    entry = Entry(op_id="op", standing=Standing.ENDED, fence=3, command=Command(uri="/a"), outcome=outcome)
+    await journal.put(entry)
+    again, interrupted = reopened(folder)
+    assert (again.get("op"), interrupted) == (entry, [])
+
+
+async def test_what_ran_reads_as_interrupted_and_is_told_once(journal, folder):
+    await journal.put(Entry(op_id="op", standing=Standing.RUNNING, fence=3, command=Command(family="echo")))
+    again, (told,) = reopened(folder)
+    assert told == again.get("op")
+    assert told.standing is Standing.INTERRUPTED
+    assert (told.outcome.result, told.outcome.fence, told.outcome.family) == (Result.INTERRUPTED, 3, "echo")
+    assert reopened(folder)[1] == []
+
+
+async def test_the_last_of_many_writes_is_what_stays(journal, folder):
+    await asyncio.gather(
+        *(journal.put(Entry(op_id="op", standing=Standing.ENDED, fence=fence)) for fence in range(50))
+    )
+    assert reopened(folder)[0].get("op").fence == 49
+
+
+async def test_files_are_private_and_no_draft_is_left(journal, folder):
+    await journal.put(Entry(op_id="op", standing=Standing.CANCELLED))
+    (file,) = folder.iterdir()
+    assert (file.name, file.stat().st_mode & 0o777) == ("op.json", 0o600)
+    assert json.loads(file.read_bytes())["standing"] == "cancelled"
+
+
+@pytest.mark.parametrize("op_id", ["../../evil", "/etc/passwd", ".", "a" * 500, "a/b", "x\0y"])
+async def test_whatever_an_op_id_holds_it_stays_in_the_folder(journal, folder, op_id):
+    await journal.put(Entry(op_id=op_id, standing=Standing.CANCELLED))
+    assert len(list(folder.iterdir())) == 1
+    assert reopened(folder)[0].get(op_id).standing is Standing.CANCELLED
+
+
+async def test_a_damaged_file_is_set_aside_and_the_rest_is_read(journal, folder):
+    await journal.put(Entry(op_id="good", standing=Standing.CANCELLED))
+    (folder / "bad.json").write_text("{")
+    again, _ = reopened(folder)
+    assert again.get("good") is not None
+    assert (folder / "bad.unreadable").exists()
+
+
+async def test_old_entries_are_forgotten(journal, folder):
+    old = datetime.now(UTC) - KEPT - timedelta(days=1)
+    await journal.put(Entry(op_id="old", standing=Standing.ENDED, at=old))
+    await journal.put(Entry(op_id="new", standing=Standing.ENDED))
+    again, _ = reopened(folder)
+    assert again.get("old") is None
+    assert [path.name for path in folder.iterdir()] == ["new.json"]

@@ -1,0 +1,360 @@
+"""What a command means, which work is begun, and how it is stopped."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.journal import Entry, MemoryJournal, Standing
+from agent.operations import decide
+from contracts.messages import (
+    Answer,
+    CancelAnswer,
+    CancelCommand,
+    CancelMode,
+    Command,
+    OpQuestion,
+    OpStanding,
+    Outcome,
+    Result,
+)
+from domain.operation import Kind, Reason
+from tests.agent.desks import Bench, install
+
+LOWER, SAME, HIGHER = 4, 5, 6
+
+
+def entry(standing: Standing, result: Result | None = None) -> Entry:
+    outcome = Outcome(op_id="op", result=result) if result else None
+    return Entry(op_id="op", standing=standing, fence=SAME, outcome=outcome)
+
+
+SUCCEEDED = entry(Standing.ENDED, Result.SUCCEEDED)
+FAILED = entry(Standing.ENDED, Result.FAILED)
+RUNNING = entry(Standing.RUNNING)
+INTERRUPTED = entry(Standing.INTERRUPTED, Result.INTERRUPTED)
+CANCELLED = entry(Standing.CANCELLED, Result.CANCELLED)
+
+
+@pytest.mark.parametrize(
+    ("known", "fence", "holder", "answer"),
+    [
+        (None, 0, None, Answer.ACCEPTED),
+        (None, 9, None, Answer.ACCEPTED),
+        (None, 9, "other", Answer.BUSY),
+        (RUNNING, LOWER, None, Answer.STALE),
+        (RUNNING, SAME, None, Answer.ATTACHED),
+        (RUNNING, HIGHER, None, Answer.ATTACHED),
+        (SUCCEEDED, LOWER, None, Answer.STALE),
+        (SUCCEEDED, SAME, None, Answer.ENDED),
+        (SUCCEEDED, HIGHER, None, Answer.ENDED),
+        (SUCCEEDED, HIGHER, "other", Answer.ENDED),
+        (FAILED, LOWER, None, Answer.STALE),
+        (FAILED, SAME, None, Answer.ENDED),
+        (FAILED, HIGHER, None, Answer.ACCEPTED),
+        (FAILED, HIGHER, "other", Answer.BUSY),
+        (INTERRUPTED, LOWER, None, Answer.STALE),
+        (INTERRUPTED, SAME, None, Answer.ACCEPTED),
+        (INTERRUPTED, HIGHER, None, Answer.ACCEPTED),
+        (INTERRUPTED, SAME, "other", Answer.BUSY),
+        (CANCELLED, LOWER, None, Answer.STALE),
+        (CANCELLED, SAME, None, Answer.REFUSED),
+        (CANCELLED, HIGHER, None, Answer.REFUSED),
+        (CANCELLED, HIGHER, "other", Answer.REFUSED),
+    ],
+)
+def test_the_fence_rules(known, fence, holder, answer):
+    assert decide(known, fence, holder) is answer
+
+
+async def test_a_repeated_command_attaches_to_the_work_in_progress():
+    bench = Bench()
+    replies = await asyncio.gather(*(bench.desk.command(install()) for _ in range(20)))
+    assert sorted(reply.answer for reply in replies) == [Answer.ACCEPTED] + [Answer.ATTACHED] * 19
+    await bench.hands.tell("op", "succeed")
+    assert (await bench.notes.ended("op")).result is Result.SUCCEEDED
+    assert bench.hands.begun == ["op"]
+
+
+async def test_the_outcome_carries_the_newest_fence_and_an_older_command_is_stale():
+    bench = Bench()
+    await bench.desk.command(install(fence=1))
+    assert (await bench.desk.command(install(fence=3))).answer is Answer.ATTACHED
+    assert (await bench.desk.command(install(fence=2))).answer is Answer.STALE
+    await bench.hands.tell("op", "succeed")
+    assert (await bench.notes.ended("op")).fence == 3
+
+
+async def test_an_ended_operation_is_repeated_from_memory():
+    bench = Bench()
+    await bench.desk.command(install())
+    await bench.hands.tell("op", "succeed")
+    outcome = await bench.notes.ended("op")
+    reply = await bench.desk.command(install(fence=9))
+    assert (reply.answer, reply.outcome) == (Answer.ENDED, outcome)
+    assert bench.hands.begun == ["op"]
+
+
+async def test_a_failed_operation_is_tried_again_under_a_newer_fence_only():
+    bench = Bench()
+    await bench.desk.command(install(fence=1))
+    await bench.hands.tell("op", "fail")
+    failure = await bench.notes.ended("op")
+    assert (failure.result, failure.reason, failure.error) == (Result.FAILED, Reason.DOWNLOAD_FAILED, "as told")
+    assert (await bench.desk.command(install(fence=1))).outcome == failure
+    assert (await bench.desk.command(install(fence=2))).answer is Answer.ACCEPTED
+    await bench.hands.tell("op", "succeed")
+    assert (await bench.notes.ended("op", times=2)).fence == 2
+
+
+async def test_one_operation_on_a_backend_and_others_beside_it():
+    bench = Bench()
+    await bench.desk.command(install("one", family="echo"))
+    busy = await bench.desk.command(install("two", family="echo"))
+    assert (busy.answer, busy.busy_op_id) == (Answer.BUSY, "one")
+    assert (await bench.desk.command(install("three", family="whisper"))).answer is Answer.ACCEPTED
+    assert sorted(bench.desk.open_ops()) == ["one", "three"]
+    await bench.hands.tell("one", "succeed")
+    await bench.notes.ended("one")
+    assert (await bench.desk.command(install("two", family="echo"))).answer is Answer.ACCEPTED
+    await bench.desk.close()
+
+
+@pytest.mark.parametrize("command", [Command(family="echo"), Command(op_id="op")])
+async def test_a_command_without_identity_is_refused(command):
+    reply = await Bench().desk.command(command)
+    assert (reply.answer, reply.reason) == (Answer.REFUSED, Reason.REFUSED_BY_NODE)
+
+
+async def test_what_the_node_says_when_asked():
+    bench = Bench()
+    assert (await bench.desk.ask(OpQuestion(op_id="op"))).standing is OpStanding.UNKNOWN
+    await bench.desk.command(install(fence=7))
+    running = await bench.desk.ask(OpQuestion(op_id="op"))
+    assert (running.standing, running.fence) == (OpStanding.RUNNING, 7)
+    assert running.progress is not None
+    await bench.hands.tell("op", "succeed")
+    outcome = await bench.notes.ended("op")
+    ended = await bench.desk.ask(OpQuestion(op_id="op"))
+    assert (ended.standing, ended.outcome) == (OpStanding.ENDED, outcome)
+
+
+# cancelling ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_cancel_stops_the_work_and_it_never_begins_again():
+    bench = Bench()
+    await bench.desk.command(install())
+    reply = await bench.desk.cancel(CancelCommand(op_id="op"))
+    assert (reply.answer, bench.desk.open_ops()) == (CancelAnswer.STOPPED, [])
+    assert bench.hands.discarded == ["op"]
+    assert (await bench.notes.ended("op")).result is Result.CANCELLED
+    assert (await bench.desk.command(install(fence=99))).answer is Answer.REFUSED
+    asked = await bench.desk.ask(OpQuestion(op_id="op"))
+    assert asked.outcome is not None
+    assert (asked.standing, asked.outcome.result) == (OpStanding.ENDED, Result.CANCELLED)
+
+
+async def test_keep_leaves_the_partial_download():
+    bench = Bench()
+    await bench.desk.command(install())
+    await bench.desk.cancel(CancelCommand(op_id="op", mode=CancelMode.KEEP))
+    assert bench.hands.discarded == []
+
+
+async def test_a_cancel_before_its_command_is_remembered():
+    bench = Bench()
+    assert (await bench.desk.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
+    assert (await bench.desk.command(install(fence=99))).answer is Answer.REFUSED
+    assert bench.hands.begun == []
+
+
+async def test_a_cancel_after_the_end_comes_too_late():
+    bench = Bench()
+    await bench.desk.command(install())
+    await bench.hands.tell("op", "succeed")
+    outcome = await bench.notes.ended("op")
+    reply = await bench.desk.cancel(CancelCommand(op_id="op"))
+    assert (reply.answer, reply.outcome) == (CancelAnswer.TOO_LATE, outcome)
+
+
+async def test_a_cancel_during_the_swap_waits_for_it_and_says_so():
+    bench = Bench()
+    await bench.desk.command(install())
+    await bench.hands.tell("op", "commit and wait")
+    while "op" not in bench.hands.commits:
+        await asyncio.sleep(0)
+    cancelling = asyncio.create_task(bench.desk.cancel(CancelCommand(op_id="op")))
+    await asyncio.sleep(0)
+    await bench.hands.tell("op", "go on")
+    reply = await cancelling
+    assert reply.outcome is not None
+    assert (reply.answer, reply.outcome.result) == (CancelAnswer.TOO_LATE, Result.SUCCEEDED)
+
+
+async def test_a_removal_that_runs_is_not_cancelled():
+    bench = Bench()
+    await bench.desk.command(install(kind=Kind.REMOVE))
+    cancelling = asyncio.create_task(bench.desk.cancel(CancelCommand(op_id="op")))
+    await bench.hands.tell("op", "succeed")
+    assert (await cancelling).answer is CancelAnswer.TOO_LATE
+
+
+async def test_a_failed_operation_is_buried_by_a_cancel():
+    """Nothing runs, but without a tombstone the next try would come."""
+    bench = Bench()
+    await bench.desk.command(install(fence=1))
+    await bench.hands.tell("op", "fail")
+    await bench.notes.ended("op")
+    assert (await bench.desk.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
+    assert (await bench.desk.command(install(fence=2))).answer is Answer.REFUSED
+
+
+async def test_many_cancels_at_once_are_all_acknowledged():
+    bench = Bench()
+    await bench.desk.command(install())
+    replies = await asyncio.gather(*(bench.desk.cancel(CancelCommand(op_id="op")) for _ in range(5)))
+    assert {reply.answer for reply in replies} == {CancelAnswer.STOPPED}
+
+
+class SlowJournal(MemoryJournal):
+    """Durable only when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.written: list[Standing] = []
+
+    async def put(self, entry: Entry) -> None:
+        await super().put(entry)
+        await self.gate.wait()
+        self.written.append(entry.standing)
+
+
+async def test_a_command_is_accepted_only_once_it_is_written_down():
+    bench = Bench(journal := SlowJournal())
+    accepting = asyncio.create_task(bench.desk.command(install()))
+    await asyncio.sleep(0.05)
+    assert not accepting.done()
+    assert bench.hands.begun == []
+    journal.gate.set()
+    assert (await accepting).answer is Answer.ACCEPTED
+    await bench.desk.close()
+
+
+async def test_the_tombstone_is_written_before_the_acknowledgement():
+    bench = Bench(journal := SlowJournal())
+    journal.gate.set()
+    await bench.desk.command(install())
+    journal.gate.clear()
+    cancelling = asyncio.create_task(bench.desk.cancel(CancelCommand(op_id="op")))
+    await asyncio.sleep(0.05)
+    assert not cancelling.done()
+    journal.gate.set()
+    assert (await cancelling).answer is CancelAnswer.STOPPED
+    assert journal.written[:2] == [Standing.RUNNING, Standing.CANCELLED]
+
+
+async def test_a_cancel_between_command_and_begin_wins():
+    bench = Bench(journal := SlowJournal())
+    accepting = asyncio.create_task(bench.desk.command(install()))
+    await asyncio.sleep(0)
+    cancelling = asyncio.create_task(bench.desk.cancel(CancelCommand(op_id="op")))
+    await asyncio.sleep(0)
+    journal.gate.set()
+    await accepting
+    assert (await cancelling).answer is CancelAnswer.STOPPED
+    assert bench.hands.commits == set()
+    assert bench.desk.open_ops() == []
+
+
+class FullDisk(MemoryJournal):
+    async def put(self, entry: Entry) -> None:
+        await super().put(entry)
+        if entry.standing is Standing.CANCELLED:
+            raise OSError(28, "No space left on device")
+
+
+async def test_a_tombstone_that_cannot_be_written_is_not_acknowledged():
+    bench = Bench(FullDisk())
+    await bench.desk.command(install())
+    reply = await bench.desk.cancel(CancelCommand(op_id="op"))
+    assert reply.answer is CancelAnswer.UNKNOWN
+    assert "No space left" in reply.error
+    assert bench.desk.open_ops() == []
+
+
+# leaving ------------------------------------------------------------------------------------------------------
+
+
+async def test_leaving_interrupts_what_runs_and_the_next_command_begins_it_again():
+    bench = Bench()
+    await bench.desk.command(install())
+    await bench.desk.close()
+    assert (await bench.notes.ended("op")).result is Result.INTERRUPTED
+    assert await bench.desk.command(install()) is None  # no answer from one who leaves
+    again = Bench(bench.journal)
+    assert (await again.desk.ask(OpQuestion(op_id="op"))).standing is OpStanding.INTERRUPTED
+    assert (await again.desk.command(install())).answer is Answer.ACCEPTED
+    await again.desk.close()
+
+
+async def test_leaving_lets_a_swap_finish():
+    bench = Bench()
+    await bench.desk.command(install())
+    await bench.hands.tell("op", "commit and wait")
+    while "op" not in bench.hands.commits:
+        await asyncio.sleep(0)
+    leaving = asyncio.create_task(bench.desk.close())
+    await asyncio.sleep(0)
+    await bench.hands.tell("op", "go on")
+    await leaving
+    assert (await bench.notes.ended("op")).result is Result.SUCCEEDED
+
+
+# whatever happens ---------------------------------------------------------------------------------------------
+
+OPS = st.sampled_from(["a", "b", "c"])
+STEPS = st.one_of(
+    st.tuples(st.just("command"), OPS, st.integers(1, 4)),
+    st.tuples(st.sampled_from(["succeed", "fail", "cancel", "restart"]), OPS, st.just(0)),
+)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.lists(STEPS, max_size=25))
+def test_whatever_happens_the_rules_hold(steps):
+    """Two families (a and b share one): never two at work on one, never again after a cancel, fences only rise."""
+    asyncio.run(_live_through(steps))
+
+
+async def _live_through(steps: list[tuple[str, str, int]]) -> None:
+    bench, buried, fences = Bench(), set[str](), dict[str, int]()
+    for act, op_id, fence in steps:
+        begun = len(bench.hands.begun)
+        match act:
+            case "command":
+                reply = await bench.desk.command(install(op_id, family="f" if op_id in "ab" else "g", fence=fence))
+                assert reply is not None
+                if reply.answer in (Answer.ACCEPTED, Answer.ATTACHED):
+                    assert fence >= fences.get(op_id, 0)
+                    assert op_id not in buried
+                    fences[op_id] = fence
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                assert len(bench.hands.begun) == begun + (reply.answer is Answer.ACCEPTED)
+            case "cancel":
+                cancelled = await bench.desk.cancel(CancelCommand(op_id=op_id))
+                if cancelled.answer is CancelAnswer.STOPPED:
+                    buried.add(op_id)
+                assert op_id not in bench.desk.open_ops()
+            case "restart":
+                await bench.desk.close()
+                bench = Bench(bench.journal)
+            case word if op_id in bench.hands.working.values():
+                ended = len(bench.notes.outcomes)
+                await bench.hands.tell(op_id, word)
+                while len(bench.notes.outcomes) == ended:
+                    await asyncio.sleep(0)
+    await bench.desk.close()

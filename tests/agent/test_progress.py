@@ -1,0 +1,114 @@
+"""The gauge: at once, then once a window, never backwards, never complete before the end."""
+
+import asyncio
+
+import pytest
+
+from agent.progress import Gauge, human_size
+from contracts.messages import Command, Progress
+from domain.operation import Phase
+
+NEVER = 3600.0
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.ticks: list[Progress] = []
+        self.news = asyncio.Event()
+
+    async def publish(self, progress: Progress) -> None:
+        self.ticks.append(progress)
+        self.news.set()
+
+    async def next(self) -> Progress:
+        await asyncio.wait_for(self.news.wait(), 10)
+        self.news.clear()
+        return self.ticks[-1]
+
+
+@pytest.fixture
+async def heard():
+    return Heard()
+
+
+def gauge(heard: Heard, *, every: float, size: int = 1000) -> Gauge:
+    return Gauge(Command(op_id="op", fence=5, size=size, uri="/a/echo-1.tar.gz"), heard.publish, every=every)
+
+
+async def test_the_first_move_is_told_at_once_and_the_rest_of_the_window_is_held_back(heard):
+    meter = gauge(heard, every=NEVER)
+    meter.move(Phase.DOWNLOADING, 1)
+    first = await heard.next()
+    for done in range(2, 500):
+        meter.move(Phase.DOWNLOADING, done)
+    await asyncio.sleep(0.05)
+    assert heard.ticks == [first]
+    await meter.close()
+    assert [tick.bytes_done for tick in heard.ticks] == [1, 499]
+
+
+async def test_the_last_move_of_a_window_is_told_at_its_end(heard):
+    meter = gauge(heard, every=0.05)
+    meter.move(Phase.DOWNLOADING, 1)
+    await heard.next()
+    meter.move(Phase.DOWNLOADING, 2)
+    meter.move(Phase.DOWNLOADING, 3)
+    assert (await heard.next()).bytes_done == 3
+    await meter.close()
+
+
+async def test_closing_repeats_nothing_that_was_told(heard):
+    meter = gauge(heard, every=NEVER)
+    meter.move(Phase.DOWNLOADING, 1)
+    await heard.next()
+    await meter.close()
+    assert len(heard.ticks) == 1
+
+
+async def test_it_never_goes_back_and_never_says_complete(heard):
+    meter = gauge(heard, every=NEVER)
+    meter.move(Phase.DOWNLOADING, 600)
+    meter.move(Phase.DOWNLOADING, 10)
+    assert meter.now().bytes_done == 600
+    meter.move(Phase.DOWNLOADING, 1000)
+    meter.move(Phase.SWAPPING)
+    now = meter.now()
+    assert (now.phase, now.percentage, now.bytes_done) == (Phase.SWAPPING, 99.0, 1000)
+    await meter.close()
+
+
+async def test_numbers_rise_also_over_a_restart_with_the_same_fence(heard):
+    """Readers drop what is not newer, and a restarted agent goes on with the fence it is given."""
+    first = gauge(heard, every=0)
+    first.move(Phase.DOWNLOADING, 1)
+    before = (await heard.next()).seq
+    await first.close()
+    await asyncio.sleep(0.01)
+    second = gauge(heard, every=0)
+    second.move(Phase.DOWNLOADING, 1)
+    assert (await heard.next()).seq > before
+    await second.close()
+
+
+async def test_rate_and_time_left_follow_the_bytes(heard):
+    meter = gauge(heard, every=NEVER, size=10_000_000)
+    meter.move(Phase.DOWNLOADING, 0)
+    assert (meter.now().rate, meter.now().eta_s) == (0.0, None)
+    await asyncio.sleep(0.02)
+    meter.move(Phase.DOWNLOADING, 1_000_000)
+    now = meter.now()
+    assert 0 < now.rate <= 1_000_000 / 0.02
+    assert now.eta_s == pytest.approx(9_000_000 / now.rate, rel=0.1, abs=0.1)
+    await meter.close()
+
+
+async def test_an_unknown_size_gives_no_percentage(heard):
+    meter = gauge(heard, every=NEVER, size=0)
+    meter.move(Phase.DOWNLOADING, 500)
+    assert (meter.now().percentage, meter.now().bytes_done, meter.now().eta_s) == (0.0, 500, None)
+    await meter.close()
+
+
+@pytest.mark.parametrize(("size", "words"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 1024**3, "5.0 GiB")])
+def test_sizes_are_written_as_localai_does(size, words):
+    assert human_size(size) == words
