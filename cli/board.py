@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,10 +41,10 @@ def ask_fleet(api: LocalApi) -> Fleet | None:
     """None while the API does not answer."""
     try:
         nodes = api.nodes()
-        healthy = sum(node["status"] == "healthy" for node in nodes)
-        return Fleet(healthy, len(nodes), api.open_operations())
     except StackError:
         return None
+    healthy = sum(node["status"] == "healthy" for node in nodes)
+    return Fleet(healthy, len(nodes), sum(node["open_operations"] for node in nodes))
 
 
 def table(states: list[ProcessState]) -> Table:
@@ -64,9 +63,11 @@ def table(states: list[ProcessState]) -> Table:
     return laid_out
 
 
-async def show_board(states: Callable[[], list[ProcessState]], api: LocalApi, stop: asyncio.Event) -> None:
+async def show_board(
+    console: Console, states: Callable[[], list[ProcessState]], api: LocalApi, stop: asyncio.Event
+) -> None:
     """Redraw every second until `stop`."""
-    with Live(console=Console(highlight=False), auto_refresh=False, transient=True) as live:
+    with Live(console=console, auto_refresh=False, transient=True) as live:
         while not stop.is_set():
             fleet = await asyncio.to_thread(ask_fleet, api)
             words = fleet.sentence() if fleet else "the API does not answer at the moment"
@@ -77,30 +78,24 @@ async def show_board(states: Callable[[], list[ProcessState]], api: LocalApi, st
 class ChangeLines:
     """One line for each process that died, and one when it is back."""
 
-    def __init__(self, enabled: Callable[[], bool]) -> None:
-        self._enabled = enabled
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
         self._seen: dict[str, Condition] = {}
+        self.enabled = False
 
     def __call__(self, states: list[ProcessState]) -> None:
         for state in states:
             before = self._seen.get(state.name)
             self._seen[state.name] = state.condition
-            if self._enabled() and before != state.condition:
-                self._tell(state)
+            if self.enabled and before != state.condition:
+                self._tell_of(state)
 
-    @staticmethod
-    def _tell(state: ProcessState) -> None:
+    def _tell_of(self, state: ProcessState) -> None:
+        now = time.strftime("%H:%M:%S")
         if state.condition is Condition.RESTARTING:
-            print_line(f"{state.name} died ({state.last_words}); it is being restarted")
+            self._tell(f"{now} {state.name} died ({state.last_words}); it is being restarted")
         elif state.condition is Condition.RUNNING:
-            print_line(f"{state.name} runs again (pid {state.pid}, restart {state.restarts})")
-
-
-def print_line(text: str) -> None:
-    """To whoever still reads: the stack goes on when the other end of the pipe is closed."""
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")
-        sys.stdout.flush()
+            self._tell(f"{now} {state.name} runs again (pid {state.pid}, restart {state.restarts})")
 
 
 async def _pause(stop: asyncio.Event) -> None:

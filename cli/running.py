@@ -15,10 +15,11 @@ from typing import Any, Protocol
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from cli.board import ChangeLines, show_board
 from cli.failures import INTERRUPTED, CommandFailed
-from cli.render import facts, print_json_line
+from cli.render import PIPE_WIDTH, facts, print_json_line
 from stack.api import LocalApi
 from stack.home import Home, find_home
 from stack.record import ProcessState
@@ -54,16 +55,25 @@ class Quiet:
         await stop.wait()
 
 
+class LastingConsole(Console):
+    """A console whose owner goes on when nobody reads it any more."""
+
+    def on_broken_pipe(self) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Terminal:
     """For people: a few lines of progress, the summary, then the board (or lines on changes in a pipe)."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._watching = False
-        self.changed = ChangeLines(lambda: self._watching and not console.is_terminal)
+    def __init__(self) -> None:
+        self._console = LastingConsole(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+        self.changed = ChangeLines(self._line)
 
     def note(self, text: str) -> None:
-        self._console.print(f"[dim]nodesmith:[/] {text}", highlight=False, soft_wrap=True)
+        self._console.print("[dim]nodesmith:[/]", escape(text), soft_wrap=True)
+
+    def _line(self, text: str) -> None:
+        self._console.print(escape(text), soft_wrap=True)
 
     def ready(self, ready: dict[str, Any], *, detached: bool) -> None:
         agents = ", ".join(f"{agent['name']} ({agent['status']})" for agent in ready["agents"])
@@ -82,13 +92,13 @@ class Terminal:
         self._console.print()
 
     async def watch(self, stack: Stack, stop: asyncio.Event) -> None:
-        self._watching = True
         connection = stack.home.connection()
         if self._console.is_terminal and connection is not None:
-            await show_board(lambda: stack.states, LocalApi(connection), stop)
-        else:
-            await stop.wait()
-        self._watching = False
+            await show_board(self._console, lambda: stack.states, LocalApi(connection), stop)
+            return
+        self.changed.enabled = True
+        await stop.wait()
+        self.changed.enabled = False
 
 
 async def run_attached(options: Options, view: View) -> None:
@@ -122,7 +132,7 @@ async def _unless_stopped(stack: Stack, stop: asyncio.Event) -> Ready | None:
 def run_detached(options: Options, view: View) -> None:
     """Run `up --json` in a session of its own, and wait for its one object."""
     home = Home(options.home)
-    home.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    home.create()
     view.note(f"starting in the background, home {home.folder}")
     with home.log("up").open("a+") as log:
         before = log.tell()

@@ -57,7 +57,7 @@ def up(
 ) -> None:
     """Start the whole system on this machine: servers, API, worker and local agents."""
     options = Options(find_home(home), agents, port_base)
-    view: View = Quiet() if as_json else Terminal(make_console())
+    view: View = Quiet() if as_json else Terminal()
     with _as_failure():
         if detach:
             run_detached(options, view)

@@ -33,9 +33,6 @@ class LocalApi:
     def approve(self, node_id: str) -> None:
         self._ask("POST", f"/api/nodes/{quote(node_id, safe='')}/approve")
 
-    def open_operations(self) -> int:
-        return len(self._ask("GET", "/api/operations")["operations"])
-
     def sign_in_link(self) -> dict[str, Any]:
         link: dict[str, Any] = self._ask("POST", "/api/sign-in-links")
         return link

@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from stack.errors import StackError
 from stack.files import write_private
 
 NAME = ".nodesmith"
@@ -43,9 +44,15 @@ class Home:
     def create(self) -> bool:
         """Make the folders; True when this is the first start."""
         fresh = not self.connection_file.exists()
-        for folder in (self.folder, self.secrets, self.logs, self.agents):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.secrets.chmod(0o700)
+        try:
+            for folder in (self.folder, self.secrets, self.logs, self.agents):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.secrets.chmod(0o700)
+        except OSError as error:
+            raise StackError(
+                f"The home folder {self.folder} cannot be used: {error.strerror}.",
+                remedy="Choose another with --home, or become its owner.",
+            ) from error
         return fresh
 
     @property

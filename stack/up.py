@@ -3,8 +3,9 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from stack.home import Connection, Home
 from stack.lock import HomeLock
 from stack.processes import Plan
 from stack.record import ProcessState
+from stack.servers import Server
 from stack.supervisor import Supervisor
 
 _POLL = 0.05
@@ -72,8 +74,8 @@ class Stack:
         began = time.monotonic()
         plan = self._claim()
         api = LocalApi(self._connection(plan))
-        await self._step(plan.servers())
-        await self._step([plan.api(api.ready), plan.worker()])
+        # api and worker wait for the servers by themselves: loading them takes as long as starting those
+        await self._step(plan.servers(), [plan.api(api.ready), plan.worker()])
         await self._step([plan.agent(number) for number in range(1, self.options.agents + 1)])
         agents = await self._approved(api)
         link = await asyncio.to_thread(api.sign_in_link)
@@ -90,7 +92,7 @@ class Stack:
     def _claim(self) -> Plan:
         """Everything that can be refused is refused here, before the first process."""
         external = external_servers(os.environ)
-        fresh = self._make_home()
+        fresh = self.home.create()
         self._lock = HomeLock.acquire(self.home.lock_file)
         self.note(f"home {self.home.folder}{' (new)' if fresh else ''}")
         record.end_leftovers(self.home.processes_file)
@@ -98,31 +100,24 @@ class Stack:
         secrets.ensure(self.home)
         return Plan(self.home, chosen, external)
 
-    def _make_home(self) -> bool:
-        try:
-            return self.home.create()
-        except OSError as error:
-            raise StackError(
-                f"The home folder {self.home.folder} cannot be used: {error.strerror}.",
-                remedy="Choose another with --home, or become its owner.",
-            ) from error
-
     def _connection(self, plan: Plan) -> Connection:
         connection = Connection(plan.url, self.home.secret(secrets.ADMIN_TOKEN), plan.temporal_ui_url)
         self.home.write_connection(connection)
         return connection
 
-    async def _step(self, phase: list[Any]) -> None:
+    async def _step(self, *groups: Sequence[Server]) -> None:
         began = time.monotonic()
-        await self._supervisor.start(phase)
-        if phase:
-            self.note(f"{', '.join(process.name for process in phase)} ({time.monotonic() - began:.1f} s)")
+        await self._supervisor.start(*groups)
+        names = ", ".join(server.name for group in groups for server in group)
+        if names:
+            self.note(f"{names} ({time.monotonic() - began:.1f} s)")
 
     async def _approved(self, api: LocalApi) -> list[dict[str, str]]:
         """Approve our own agents, and give them a while to be heard; a late one is approved later."""
         names = {f"agent-{number}" for number in range(1, self.options.agents + 1)}
         began = time.monotonic()
-        self._approving = asyncio.create_task(_approve(api, names), name="approve local agents")
+        welcome = Welcome(api, names, since=datetime.now(UTC))
+        self._approving = asyncio.create_task(welcome.run(), name="approve local agents")
         await asyncio.wait([self._approving], timeout=_AGENT_PATIENCE)
         nodes = [node for node in await asyncio.to_thread(api.nodes) if node["name"] in names]
         approved = [node["name"] for node in nodes if node["status"] != _PENDING]
@@ -150,20 +145,32 @@ class Stack:
         )
 
 
-async def _approve(api: LocalApi, names: set[str]) -> None:
-    """Until every one of our agents has been approved and heard; more and more patiently."""
-    pause = _POLL
-    while not await asyncio.to_thread(_all_settled, api, names):
-        await asyncio.sleep(pause)
-        pause = min(pause * 1.1, _LONGEST_POLL)
+@dataclass(frozen=True)
+class Welcome:
+    """Approves our own agents as they register."""
 
+    api: LocalApi
+    names: set[str]
+    since: datetime
 
-def _all_settled(api: LocalApi, names: set[str]) -> bool:
-    try:
-        ours = [node for node in api.nodes() if node["name"] in names]
-        for node in ours:
-            if node["status"] == _PENDING:
-                api.approve(node["id"])
-    except StackError:  # it is being restarted: ask again
-        return False
-    return names == {node["name"] for node in ours if node["status"] in _SETTLED}
+    async def run(self) -> None:
+        """Until every one has been approved and heard; more and more patiently."""
+        pause = _POLL
+        while not await asyncio.to_thread(self._is_complete):
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.1, _LONGEST_POLL)
+
+    def _is_complete(self) -> bool:
+        try:
+            ours = [node for node in self.api.nodes() if node["name"] in self.names]
+            for node in ours:
+                if node["status"] == _PENDING:
+                    self.api.approve(node["id"])
+        except StackError:  # it is being restarted: ask again
+            return False
+        return self.names == {node["name"] for node in ours if self._is_heard(node)}
+
+    def _is_heard(self, node: dict[str, Any]) -> bool:
+        """Heard by this start: what was heard before the last stop does not count."""
+        heard = node["last_heartbeat"]
+        return node["status"] in _SETTLED and heard is not None and datetime.fromisoformat(heard) >= self.since
