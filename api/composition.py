@@ -17,6 +17,7 @@ from bus.commands import NodeClient
 from bus.connection import Bus, connect_control
 from bus.credentials import CredentialIssuer
 from bus.reports import ReportHub
+from contracts.temporal import CONTROL_QUEUE
 from domain.errors import InvalidRequest, NodesmithError, ServiceUnavailable
 from gallery.builtin import BuiltinGallery
 from gallery.catalogue import Catalogue
@@ -38,14 +39,14 @@ log = structlog.stdlib.get_logger(__name__)
 MIGRATE_AGAIN_S = 0.5
 
 
-async def compose(settings: ControlSettings, closing: AsyncExitStack) -> Parts:
+async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: str = CONTROL_QUEUE) -> Parts:
     """Every part; returns at once, whatever server is missing. `closing` closes in reverse."""
     issuer = CredentialIssuer(_secret("nats_account_seed_file", settings.nats_account_seed_file))
     database = Database(settings.database_url, settings.secret(settings.database_password_file))
     closing.push_async_callback(database.close)
     bus = await connect_control(settings.nats_url, issuer, name="api", patience=0)
     closing.push_async_callback(bus.close)
-    runs = TemporalRuns(await connect(settings, lazy=True))
+    runs = TemporalRuns(await connect(settings, lazy=True), queue=queue)
     migrated = asyncio.create_task(_migrate(database))
     closing.callback(migrated.cancel)
     gallery = BuiltinGallery(settings.gallery_folder)

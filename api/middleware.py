@@ -6,11 +6,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BIGGEST_BODY = 1024 * 1024
 
+_POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "Content-Security-Policy": _POLICY,
 }
 
 

@@ -24,6 +24,7 @@ log = structlog.stdlib.get_logger(__name__)
 WINDOW = 2000
 PAGE = 500
 KEEP_ALIVE_S = 15.0
+STUCK_AFTER_S = 30.0
 RETRY_MS = 1000
 
 
@@ -79,8 +80,16 @@ class EventHub:
     """Reads the feed once, keeps a window of it, and wakes the streams."""
 
     def __init__(
-        self, feed: EventFeed, *, clock: Clock = utc_now, window: int = WINDOW, keep_alive_s: float = KEEP_ALIVE_S
+        self,
+        feed: EventFeed,
+        *,
+        clock: Clock = utc_now,
+        window: int = WINDOW,
+        keep_alive_s: float = KEEP_ALIVE_S,
+        stuck_after_s: float = STUCK_AFTER_S,
     ) -> None:
+        self.stuck_after_s = stuck_after_s
+        """a reader that takes nothing for so long is let go"""
         self._feed = feed
         self._clock = clock
         self._window = window

@@ -1,6 +1,7 @@
 """The event stream (SSE): every change of state with a number, progress ticks without."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import structlog
@@ -18,7 +19,6 @@ log = structlog.stdlib.get_logger(__name__)
 
 router = APIRouter(prefix="/api/events", tags=["events"], dependencies=[Depends(admin)])
 
-STUCK_AFTER_S = 30.0
 _BIGGEST = 2**63 - 1
 
 LastEventIdInUrl = Annotated[
@@ -50,9 +50,13 @@ class EventStreamResponse(StreamingResponse):
 
     media_type = "text/event-stream"
 
+    def __init__(self, frames: AsyncIterator[bytes], *, stuck_after_s: float) -> None:
+        super().__init__(frames, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self._stuck_after_s = stuck_after_s
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def bounded(message: Message) -> None:
-            async with asyncio.timeout(STUCK_AFTER_S):
+            async with asyncio.timeout(self._stuck_after_s):
                 await send(message)
 
         try:
@@ -61,7 +65,7 @@ class EventStreamResponse(StreamingResponse):
             log.info("events.reader_stuck", client=scope.get("client"))
 
 
-@router.get("", response_class=EventStreamResponse, responses={200: _STREAM, **responses(400)})
+@router.get("", status_code=200, response_class=EventStreamResponse, responses={200: _STREAM, **responses(400)})
 async def follow_events(
     parts: PartsOf,
     *,
@@ -74,8 +78,7 @@ async def follow_events(
     """Follow what happens, from a number on or from now."""
     interest = Interest(op_id, await _node_id(parts, node_id), batch_id, await _members(parts, batch_id))
     cursor = await parts.events.start_of(last_event_id if last_event_id is not None else in_url)
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return EventStreamResponse(parts.events.follow(interest, cursor), headers=headers)
+    return EventStreamResponse(parts.events.follow(interest, cursor), stuck_after_s=parts.events.stuck_after_s)
 
 
 async def _node_id(parts: Parts, node: str | None) -> str | None:

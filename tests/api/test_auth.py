@@ -1,0 +1,60 @@
+"""Nobody without the right credential gets anything but health."""
+
+import httpx2
+import pytest
+
+from api.app import create_app
+from tests.api.station import REGISTRATION_TOKEN, Api, bearer
+
+OPEN = {"/healthz", "/readyz", "/sign-in/{code}"}
+PAGES = [("GET", path) for path in ("/", "/docs", "/openapi.json", "/links.json", "/static/overview.js")]
+
+
+def guarded_routes(api: Api) -> list[tuple[str, str]]:
+    paths = create_app(api.parts).openapi()["paths"]
+    routes = [(verb.upper(), path) for path, verbs in paths.items() for verb in verbs if path not in OPEN]
+    return [(verb, path.format(node="n", op_id="o", job_id="j", file="echo-1.tar.gz")) for verb, path in routes]
+
+
+async def test_every_route_but_health_refuses_a_missing_or_wrong_token(api: Api) -> None:
+    routes = [*guarded_routes(api), *PAGES]
+    assert len(routes) > 15
+    async with httpx2.AsyncClient(base_url=api.url) as stranger:
+        for shown in (None, "Bearer wrong", "Bearer", "Basic YTpi", "Bearer \xff\xfe"):
+            raw = [(b"authorization", shown.encode("latin-1"))] if shown else []
+            for verb, path in routes:
+                body = {"name": "x", "address": "h:1"} if path.endswith("register") else {"backend": "echo"}
+                answer = await stranger.request(verb, path, json=body if verb == "POST" else None, headers=raw)
+                assert answer.status_code == 401, (verb, path, shown, answer.text)
+                assert answer.headers["content-type"] == "application/problem+json"
+                assert answer.headers["www-authenticate"] == "Bearer"
+                assert answer.json()["code"] == "not_signed_in"
+
+
+async def test_health_needs_no_token(api: Api) -> None:
+    async with httpx2.AsyncClient(base_url=api.url) as stranger:
+        assert (await stranger.get("/healthz")).status_code == 200
+        assert (await stranger.get("/readyz")).json() == {"ready": True, "missing": {}}
+
+
+async def test_tokens_of_nodes_are_no_admin_tokens(api: Api) -> None:
+    node = await api.approved_node()
+    for token in (REGISTRATION_TOKEN, node["api_token"]):
+        answer = await api.http.get("/api/nodes", headers=bearer(token))
+        assert answer.status_code == 401
+
+
+async def test_node_speaks_only_for_itself(api: Api) -> None:
+    mine, other = await api.approved_node(), await api.approved_node()
+    spoken = await api.http.post(f"/api/node/{mine['id']}/heartbeat", headers=bearer(mine["api_token"]))
+    assert spoken.status_code == 200
+    foreign = await api.http.post(f"/api/node/{other['id']}/heartbeat", headers=bearer(mine["api_token"]))
+    assert foreign.status_code == 401
+
+
+@pytest.mark.parametrize("token", ["wrong", "test-admin-toke", "test-admin-token2"])
+async def test_stranger_does_not_learn_which_nodes_exist(api: Api, token: str) -> None:
+    known = await api.register()
+    for node in (known["id"], "nobody"):
+        answer = await api.http.post(f"/api/node/{node}/heartbeat", headers=bearer(token))
+        assert answer.status_code == 401

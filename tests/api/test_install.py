@@ -1,0 +1,90 @@
+"""Installs over HTTP: 202 and durable, or a refusal that says why."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.api.station import Api
+
+
+async def install(api: Api, node: str, headers: dict[str, str] | None = None, **body: Any) -> Any:
+    return await api.http.post(f"/api/nodes/{node}/backends/install", json=body, headers=headers)
+
+
+async def test_accepted_install_is_durable_and_readable_at_once(api: Api) -> None:
+    node = await api.approved_node()
+    answer = await install(api, node["name"], backend="echo", reason="to try it")
+    assert answer.status_code == 202
+    accepted = answer.json()
+    assert accepted["statusUrl"] == f"/api/backends/job/{accepted['jobID']}"
+    detail = (await api.http.get(accepted["operation"])).json()
+    assert (detail["state"], detail["node_id"], detail["backend"]) == ("queued", node["id"], "echo")
+    assert (detail["requested_by"], detail["note"]) == ("admin", "to try it")
+    assert [event["state"] for event in detail["timeline"]] == ["queued"]
+    run = f"http://temporal.test/namespaces/default/workflows/backend%3A{node['id']}%3Aecho/{detail['run_id']}/history"
+    assert detail["temporal_url"] == run
+    assert (await api.parts.admission.runs.describe(detail["workflow_id"])) is not None
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({}, 400, "invalid_request"),
+        ({"backend": "", "uri": ""}, 400, "invalid_request"),
+        ({"backend": "no-such-backend"}, 404, "unknown_backend"),
+        ({"backend": "echo", "version": "99"}, 404, "unknown_backend"),
+        ({"uri": "ftp://host/x.tar.gz"}, 400, "invalid_request"),
+        ({"uri": "http:///x.tar.gz"}, 400, "invalid_request"),
+        ({"uri": "http://user:secret@host/x.tar.gz"}, 400, "invalid_request"),
+        ({"backend": "x" * 256}, 400, "invalid_request"),
+        ({"backend": "echo", "deadline_s": -1}, 400, "invalid_request"),
+        ({"backend": 7}, 400, "invalid_request"),
+    ],
+)
+async def test_bad_request_gets_a_clear_answer(api: Api, body: dict[str, Any], status: int, code: str) -> None:
+    node = await api.approved_node()
+    answer = await install(api, node["id"], **body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.json()["remedy"]
+    assert (await api.http.get(f"/api/operations?node={node['id']}")).json()["operations"] == []
+
+
+async def test_nodes_that_may_not_get_work(api: Api) -> None:
+    pending, agent = await api.register(), await api.approved_node(node_type="agent")
+    unknown = await install(api, "nobody", backend="echo")
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown_node")
+    waits = await install(api, pending["id"], backend="echo")
+    assert (waits.status_code, waits.json()["code"]) == (409, "node_pending")
+    runs_none = await install(api, agent["id"], backend="echo")
+    assert (runs_none.status_code, runs_none.json()["code"]) == (409, "node_not_for_backends")
+
+
+async def test_twenty_identical_requests_to_two_replicas_are_one_operation(api: Api, replica: Api) -> None:
+    node = await api.approved_node()
+    answers = await asyncio.gather(
+        *(install(each, node["id"], backend="echo") for each in (api, replica) for _ in range(10))
+    )
+    assert {answer.status_code for answer in answers} == {202}
+    assert len({answer.json()["jobID"] for answer in answers}) == 1
+    assert sorted(answer.json()["joined"] for answer in answers) == [False] + [True] * 19
+    assert len((await api.http.get(f"/api/operations?node={node['id']}")).json()["operations"]) == 1
+
+
+async def test_idempotency_key_is_honoured_on_every_replica(api: Api, replica: Api) -> None:
+    node = await api.approved_node()
+    key = {"Idempotency-Key": f"key-{node['id']}"}
+    first = await install(api, node["id"], key, backend="echo")
+    again = await install(replica, node["id"], key, backend="echo")
+    assert first.json()["jobID"] == again.json()["jobID"]
+    other = await install(replica, node["id"], key, backend="echo", version="1")
+    assert (other.status_code, other.json()["op_id"]) == (409, first.json()["jobID"])
+    too_long = await install(api, node["id"], {"Idempotency-Key": "x" * 256}, backend="echo")
+    assert too_long.status_code == 400
+
+
+async def test_text_with_a_nul_is_accepted_and_shown_without_it(api: Api) -> None:
+    node = await api.approved_node()
+    accepted = await install(api, node["id"], backend="echo", reason="a\0b")
+    detail = (await api.http.get(accepted.json()["operation"])).json()
+    assert detail["note"] == "a\ufffdb"

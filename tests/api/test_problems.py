@@ -1,0 +1,105 @@
+"""Every way to fail is a problem that says what to do, in the shape that path's old clients read."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from api.problems import STATUS
+from contracts.words import ERRORS
+from domain.errors import NodesmithError
+from gallery.catalogue import Catalogue
+from tests.api.station import REGISTRATION_TOKEN, Api, bearer, served
+
+
+def errors_below(kind: type[NodesmithError]) -> Iterator[type[NodesmithError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from errors_below(child)
+
+
+def test_every_domain_error_has_a_status_and_words() -> None:
+    known = [error for error in errors_below(NodesmithError) if error.__module__ == "domain.errors"]
+    assert set(known) == set(STATUS)
+    assert {error.code for error in known} <= set(ERRORS)
+
+
+def problem(answer: Any, status: int) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    body: dict[str, Any] = answer.json()
+    assert body["status"] == status
+    assert body["detail"]
+    return body
+
+
+async def test_unknown_path_and_wrong_method(api: Api) -> None:
+    body = problem(await api.http.get("/api/nothing"), 404)
+    assert body["detail"] == "There is nothing at /api/nothing."
+    answer = await api.http.delete("/api/operations")
+    assert problem(answer, 405)["detail"] == "/api/operations does not take DELETE."
+    assert answer.headers["allow"] == "GET"
+
+
+@pytest.mark.parametrize("body", ["{", "", "[1,", "nul", "[]", '"text"'])
+async def test_malformed_json_is_a_problem(api: Api, body: str) -> None:
+    node = await api.approved_node()
+    headers = {"Content-Type": "application/json"}
+    answer = await api.http.post(f"/api/nodes/{node['id']}/backends/install", content=body, headers=headers)
+    assert problem(answer, 400)["code"] == "invalid_request"
+
+
+async def test_invalid_field_is_named(api: Api) -> None:
+    headers = bearer(REGISTRATION_TOKEN)
+    missing = problem(await api.http.post("/api/node/register", json={"address": "h:1"}, headers=headers), 400)
+    assert (missing["field"], missing["detail"]) == ("name", "name: Field required.")
+    node = await api.approved_node()
+    wrong = {"backend": "echo", "sha256": "zz"}
+    install = problem(await api.http.post(f"/api/nodes/{node['id']}/backends/install", json=wrong), 400)
+    assert install["field"] == "sha256"
+    assert problem(await api.http.get("/api/operations?limit=0"), 400)["field"] == "limit"
+    assert problem(await api.http.get("/api/operations?state=nonsense"), 400)["field"] == "state"
+    assert problem(await api.http.get("/api/events?last_event_id=abc"), 400)["field"] == "last_event_id"
+
+
+async def test_text_that_cannot_be_looked_up_is_the_callers_fault(api: Api) -> None:
+    problem(await api.http.get("/api/nodes/a%00b"), 400)
+    problem(await api.http.get("/api/operations/a%00b"), 400)
+
+
+async def test_old_clients_find_error_in_their_shape(api: Api) -> None:
+    node = problem(await api.http.get("/api/nodes/nobody"), 404)
+    assert node["error"] == {"code": 404, "message": "There is no node nobody.", "type": "node_error"}
+    operation = problem(await api.http.post("/api/operations/nobody/cancel"), 404)
+    assert operation["error"] == "There is no operation nobody."
+    token = problem(await api.http.post("/api/node/x/heartbeat", headers=bearer("wrong")), 401)
+    assert token["error"] == "A valid token is needed."
+    admin = problem(await api.http.get("/api/nodes", headers=bearer("wrong")), 401)
+    assert admin["error"] == {"code": 401, "message": "A valid token is needed.", "type": "invalid_request_error"}
+
+
+async def test_body_that_is_too_big_is_refused(api: Api) -> None:
+    huge = b'{"name": "' + b"x" * (2 * 1024 * 1024)
+
+    async def in_pieces() -> Any:
+        for start in range(0, len(huge), 65536):
+            yield huge[start : start + 65536]
+
+    for content in (huge, in_pieces()):
+        headers = {"Content-Type": "application/json", **bearer(REGISTRATION_TOKEN)}
+        answer = await api.http.post("/api/node/register", content=content, headers=headers)
+        problem(answer, 413)
+
+
+class BrokenCatalogue(Catalogue):
+    def entries(self) -> Any:
+        raise RuntimeError("a defect, with a secret in its message")
+
+
+async def test_defect_is_a_problem_that_tells_nothing_but_where_to_look(api: Api) -> None:
+    async with served(replace(api.parts, catalogue=BrokenCatalogue([]))) as broken:
+        body = problem(await broken.http.get("/api/backends"), 500)
+    assert body["detail"] == "Something went wrong in Nodesmith."
+    assert body["remedy"] == "Look into the logs of the api process."
+    assert "secret" not in str(body)
