@@ -7,6 +7,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from contracts.durations import Duration
+
 _MIB = 1024 * 1024
 
 
@@ -22,11 +24,11 @@ class AgentSettings(BaseSettings):
     name: str = Field(default_factory=socket.gethostname, min_length=1)
     home: Path = Path("agent-home")
 
-    heartbeat_interval: timedelta = timedelta(seconds=10)
-    progress_interval: timedelta = timedelta(milliseconds=250)
-    idle_timeout: timedelta = timedelta(seconds=60)
+    heartbeat_interval: Duration = timedelta(seconds=10)
+    progress_interval: Duration = timedelta(milliseconds=250)
+    idle_timeout: Duration = timedelta(seconds=60)
     """a source that sends no byte for so long has failed"""
-    source_patience: timedelta = timedelta(seconds=15)
+    source_patience: Duration = timedelta(seconds=15)
     """how long a source that cannot be reached, or breaks off, is asked again before we say so"""
     disk_headroom: int = Field(default=256 * _MIB, ge=0)
     """what has to stay free on the disk beside the download"""

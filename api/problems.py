@@ -32,7 +32,7 @@ STATUS: dict[type[NodesmithError], int] = {
     errors.NodeDrained: 409,
     errors.NameTaken: 409,
     errors.OperationConflict: 409,
-    errors.OperationEnded: 400,  # LocalAI's answer to a cancel that comes too late
+    errors.OperationEnded: 409,
     errors.NotCancellable: 409,
     errors.IllegalTransition: 409,
     errors.AlreadyRunning: 409,

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from pydantic import BaseModel, ConfigDict, Field
 from temporalio.common import SearchAttributeKey
 
+from contracts.durations import Duration
 from contracts.messages import CancelMode, Installed, Outcome
 from domain.node import Protocol
 from domain.operation import BACK_OFF_CAP, BACK_OFF_FIRST, Kind, Phase, Reason, State
@@ -45,26 +46,26 @@ class Payload(BaseModel):
 class Policy(Payload):
     """Every timeout and limit of an operation, by name. Settings fill it at admission; tests shorten it."""
 
-    wait_for_node: timedelta | None = timedelta(days=7)
+    wait_for_node: Duration | None = timedelta(days=7)
     """before the first dispatch; None = for ever"""
-    lost_after: timedelta = timedelta(hours=24)
+    lost_after: Duration = timedelta(hours=24)
     """a node that went away with work on it"""
-    deadline: timedelta = timedelta(hours=24)
+    deadline: Duration = timedelta(hours=24)
     """time on the node, all attempts together"""
-    request_timeout: timedelta = timedelta(minutes=15)
+    request_timeout: Duration = timedelta(minutes=15)
     """then the slot is given back and the operation is still_installing"""
-    accept_timeout: timedelta = timedelta(seconds=5)
-    silence: timedelta = timedelta(seconds=10)
+    accept_timeout: Duration = timedelta(seconds=5)
+    silence: Duration = timedelta(seconds=10)
     """without a word from the node: ask it"""
-    heartbeat_timeout: timedelta = timedelta(seconds=20)
-    node_poll: timedelta = timedelta(seconds=60)
+    heartbeat_timeout: Duration = timedelta(seconds=20)
+    node_poll: Duration = timedelta(seconds=60)
     """look for an absent node although nobody said it was back"""
-    back_off_first: timedelta = BACK_OFF_FIRST
-    back_off_cap: timedelta = BACK_OFF_CAP
+    back_off_first: Duration = BACK_OFF_FIRST
+    back_off_cap: Duration = BACK_OFF_CAP
     max_attempts: int = 10
-    phase_news: timedelta = timedelta(seconds=10)
+    phase_news: Duration = timedelta(seconds=10)
     """at most one signal about a phase in this time"""
-    source_retry: timedelta = timedelta(seconds=60)
+    source_retry: Duration = timedelta(seconds=60)
     """a source that is down and names no Retry-After"""
 
 
@@ -271,7 +272,7 @@ class Transitions(Payload):
 class FleetWatch(Payload):
     """Input of `watch_fleet` and of the workflow around it."""
 
-    tick: timedelta = timedelta(seconds=15)
-    heartbeat_timeout: timedelta = timedelta(seconds=30)
-    rest: timedelta = Field(default=timedelta(hours=1))
+    tick: Duration = timedelta(seconds=15)
+    heartbeat_timeout: Duration = timedelta(seconds=30)
+    rest: Duration = Field(default=timedelta(hours=1))
     """how long one activity runs before the workflow continues as new"""

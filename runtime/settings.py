@@ -6,11 +6,12 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from contracts.durations import Duration
 from contracts.temporal import Policy
 
 
 class ControlSettings(BaseSettings):
-    """What api and worker need. Durations are ISO 8601 (PT15M) or seconds."""
+    """What api and worker need. Durations are written 90, 90s, 15m, 24h, 7d, or ISO 8601."""
 
     model_config = SettingsConfigDict(env_prefix="NODESMITH_", env_nested_delimiter="__", extra="ignore")
 
@@ -21,7 +22,7 @@ class ControlSettings(BaseSettings):
     """what agents are told; default: nats_url"""
     nats_account_seed_file: Path | None = None
     """signs the credentials of nodes and of the control plane itself"""
-    nats_credential_lifetime: timedelta = timedelta(hours=24)
+    nats_credential_lifetime: Duration = timedelta(hours=24)
     temporal_address: str = "127.0.0.1:7233"
     temporal_namespace: str = "default"
     temporal_ui_url: str = "http://127.0.0.1:8233"
@@ -37,10 +38,10 @@ class ControlSettings(BaseSettings):
     """where the api packs the built-in backends, and serves them from"""
     uri_schemes: frozenset[str] = frozenset({"file", "http", "https"})
     policy: Policy = Field(default_factory=Policy)
-    """e.g. NODESMITH_POLICY__REQUEST_TIMEOUT=PT15M"""
+    """e.g. NODESMITH_POLICY__REQUEST_TIMEOUT=15m"""
     control_slots: int = Field(default=200, gt=0)
     node_slots: int = Field(default=2000, gt=0)
-    fleet_tick: timedelta = timedelta(seconds=15)
+    fleet_tick: Duration = timedelta(seconds=15)
     log_level: str = "INFO"
 
     def secret(self, path: Path | None) -> str:

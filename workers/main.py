@@ -36,6 +36,8 @@ from workers.registry import WORKFLOWS, control_activities, node_activities
 log = structlog.stdlib.get_logger(__name__)
 
 GRACE = timedelta(seconds=2)
+STICKY = timedelta(seconds=3)
+"""how long a run waits for the worker that had it, before any other may go on with it"""
 RETRY_S = 0.5
 
 T = TypeVar("T")
@@ -78,6 +80,7 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
             activities=control_activities(on_node, RecordActivities(operations), fleet),
             max_concurrent_activities=settings.control_slots,
             max_concurrent_local_activities=settings.control_slots,
+            sticky_queue_schedule_to_start_timeout=STICKY,
             graceful_shutdown_timeout=GRACE,
         ),
         Worker(

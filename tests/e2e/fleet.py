@@ -1,0 +1,89 @@
+"""A running stack, as a client of its API sees it."""
+
+import asyncio
+import hashlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from domain.operation import ENDED, State
+from tests.e2e.slow_source import Package, SlowSource
+from tests.stack.commands import Machine
+
+PATIENCE_S = 90.0
+
+
+class Fleet:
+    """Asks over HTTP, looks at the agents' disks, and kills processes by name."""
+
+    def __init__(self, machine: Machine) -> None:
+        connection = machine.home.connection()
+        assert connection is not None
+        self.machine = machine
+        self.url = connection.url
+        self.http = httpx2.AsyncClient(
+            base_url=connection.url,
+            headers={"Authorization": f"Bearer {connection.token()}"},
+            timeout=10,
+            trust_env=False,
+        )
+
+    async def install(self, node: str, **body: object) -> httpx2.Response:
+        return await self.http.post(f"/api/nodes/{node}/backends/install", json=body)
+
+    async def accepted(self, node: str, **body: object) -> str:
+        answer = await self.install(node, **body)
+        assert answer.status_code == 202, answer.text
+        job_id: str = answer.json()["jobID"]
+        return job_id
+
+    async def operation(self, op_id: str) -> dict[str, Any]:
+        answer = await self.http.get(f"/api/operations/{op_id}")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    async def until(self, op_id: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Look until the operation is as wanted; a server that is being restarted is asked again."""
+        found: dict[str, Any] = {}
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    found = await self.operation(op_id)
+                except (httpx2.TransportError, AssertionError):
+                    found = {}
+                if found and condition(found):
+                    return found
+                await asyncio.sleep(0.1)
+
+    async def ended(self, op_id: str) -> dict[str, Any]:
+        return await self.until(op_id, lambda operation: operation["state"] in ENDED)
+
+    async def in_state(self, op_id: str, *states: State) -> dict[str, Any]:
+        return await self.until(op_id, lambda operation: operation["state"] in states)
+
+    def kill(self, name: str) -> None:
+        """As kill -9 does it; the supervisor starts it again."""
+        os.kill(self.machine.pids()[name], signal.SIGKILL)
+
+    async def restarted(self, name: str, pid: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while self.machine.pids().get(name, pid) == pid:  # noqa: ASYNC110 - another process restarts it
+                await asyncio.sleep(0.05)
+
+    def live(self, node: str, family: str) -> Path:
+        """Where the node serves that backend from."""
+        return self.machine.folder / "agents" / node / "backends" / family / "current"
+
+    def noise_on_disk(self, node: str, family: str) -> str:
+        return hashlib.sha256((self.live(node, family) / "noise").read_bytes()).hexdigest()
+
+
+def offer(source: SlowSource, name: str, package: Package) -> dict[str, object]:
+    """Put the package on the source; returns the body of an install request for it."""
+    source.files[f"{name}.tar.gz"] = package.content
+    return {"uri": f"{source.url}/{name}.tar.gz", "name": name, "sha256": package.sha256}

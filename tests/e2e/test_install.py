@@ -1,0 +1,157 @@
+"""An install, end to end: HTTP, Temporal, NATS, an agent's disk, and back."""
+
+import asyncio
+import json
+import tarfile
+import uuid
+
+import pytest
+
+from domain.operation import Reason, State
+from tests.e2e.fleet import Fleet, offer
+from tests.e2e.slow_source import SlowSource, package
+
+MB = 1024 * 1024
+
+
+def unique(word: str) -> str:
+    return f"{word}-{uuid.uuid4().hex[:8]}"
+
+
+async def test_the_built_in_backend_is_installed_and_says_what_changed(fleet: Fleet) -> None:
+    first = await fleet.ended(await fleet.accepted("agent-3", backend="echo", version="1"))
+    assert (first["state"], first["after"]["version"], first["before"]) == (State.SUCCEEDED, "1", None)
+    second = await fleet.ended(await fleet.accepted("agent-3", backend="echo"))
+    assert (second["before"]["version"], second["after"]["version"]) == ("1", "2")
+    again = await fleet.ended(await fleet.accepted("agent-3", backend="echo"))
+    assert (again["state"], again["changed"]) == (State.SUCCEEDED, False)
+    assert (fleet.live("agent-3", "echo") / "run.sh").exists()
+
+
+async def test_the_timeline_and_the_job_tell_the_same_story(fleet: Fleet) -> None:
+    op_id = await fleet.accepted("agent-2", backend="echo", force=True)
+    operation = await fleet.ended(op_id)
+    assert [event["state"] for event in operation["timeline"]] == ["queued", "running", "succeeded"]
+    job = (await fleet.http.get(f"/api/backends/job/{op_id}")).json()
+    assert (job["completed"], job["progress"], job["message"]) == (True, 100, "completed")
+    assert f"/workflows/backend%3A{operation['node_id']}%3Aecho/" in operation["temporal_url"]
+
+
+async def test_twenty_equal_requests_are_one_run_and_one_download(fleet: Fleet, source: SlowSource) -> None:
+    """Promise 1."""
+    name, built = unique("twenty"), package(2 * MB)
+    body = offer(source, name, built)
+    source.bytes_per_second = 4 * MB
+    answers = await asyncio.gather(*(fleet.install("agent-1", **body) for _ in range(20)))
+    assert {answer.status_code for answer in answers} == {202}
+    [op_id] = {answer.json()["jobID"] for answer in answers}
+    assert (await fleet.ended(op_id))["state"] == State.SUCCEEDED
+    assert source.sent[f"{name}.tar.gz"] == len(built.content)
+
+
+async def test_another_intent_on_a_running_install_is_a_conflict_that_names_it(
+    fleet: Fleet, source: SlowSource
+) -> None:
+    name = unique("busy")
+    body = offer(source, name, package(4 * MB))
+    source.bytes_per_second = 1 * MB
+    op_id = await fleet.accepted("agent-1", **body)
+    await fleet.in_state(op_id, State.RUNNING)
+    refused = await fleet.install("agent-1", **{**body, "force": True})
+    assert refused.status_code == 409
+    assert op_id in refused.json()["detail"]
+    source.bytes_per_second = float("inf")
+    assert (await fleet.ended(op_id))["state"] == State.SUCCEEDED
+
+
+async def test_a_cancel_stops_the_node_and_the_byte_counter(fleet: Fleet, source: SlowSource) -> None:
+    """Promise 3, G1."""
+    name = unique("cancelled")
+    body = offer(source, name, package(8 * MB))
+    source.bytes_per_second = 1 * MB
+    op_id = await fleet.accepted("agent-2", **body)
+    await fleet.in_state(op_id, State.RUNNING)
+    answer = await fleet.http.post(f"/api/operations/{op_id}/cancel", json={"reason": "wrong shelf"})
+    assert answer.status_code == 200
+    operation = await fleet.ended(op_id)
+    assert operation["state"] == State.CANCELLED
+    assert "node stopped after" in operation["detail"]
+    sent = source.sent[f"{name}.tar.gz"]
+    assert (await fleet.ended(await fleet.accepted("agent-2", backend="echo", force=True)))["state"] == State.SUCCEEDED
+    assert source.sent[f"{name}.tar.gz"] <= sent + MB, "nobody reads any more"
+    assert not fleet.live("agent-2", name).exists()
+    again = await fleet.http.post(f"/api/operations/{op_id}/cancel", json={})
+    assert again.status_code == 409
+
+
+def member(name: str, **fields: object) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    for key, value in fields.items():
+        setattr(entry, key, value)
+    return entry
+
+
+ESCAPES = {
+    "parent": [member("../x")],
+    "absolute": [member("/tmp/x")],
+    "link": [member("x", type=tarfile.SYMTYPE, linkname="../../outside")],
+}
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("digest", Reason.BAD_DIGEST),
+        ("truncated", Reason.BAD_ARCHIVE),
+        ("parent", Reason.ARCHIVE_ESCAPES),
+        ("absolute", Reason.ARCHIVE_ESCAPES),
+        ("link", Reason.ARCHIVE_ESCAPES),
+    ],
+)
+async def test_a_bad_artifact_fails_with_its_reason_and_the_previous_version_stays(
+    fleet: Fleet, source: SlowSource, fault: str, reason: Reason
+) -> None:
+    """Promise 6."""
+    name, good = unique("kept"), package(MB // 4)
+    assert (await fleet.ended(await fleet.accepted("agent-1", **offer(source, name, good))))["state"] == "succeeded"
+    bad = package(MB // 4, ESCAPES.get(fault, []))
+    body = offer(source, name, bad)
+    if fault == "digest":
+        body["sha256"] = "0" * 64
+    if fault == "truncated":
+        source.files[f"{name}.tar.gz"] = bad.content[: len(bad.content) // 2]
+        body["sha256"] = ""
+    operation = await fleet.ended(await fleet.accepted("agent-1", **body))
+    assert (operation["state"], operation["reason"]) == (State.FAILED, reason)
+    assert operation["remedy"]
+    assert fleet.noise_on_disk("agent-1", name) == good.noise_sha256
+
+
+async def test_the_stream_tells_every_change_once_and_goes_on_after_a_break(fleet: Fleet, source: SlowSource) -> None:
+    name = unique("streamed")
+    body = offer(source, name, package(4 * MB))
+    source.bytes_per_second = 2 * MB
+    op_id = await fleet.accepted("agent-3", **body)
+    numbers: list[int] = []
+    states: list[str] = []
+    ticks = 0
+    for last in (None, "first"):
+        headers = {"Last-Event-ID": str(numbers[-1])} if last else {"Last-Event-ID": "0"}
+        async with fleet.http.stream("GET", "/api/events", params={"op": op_id}, headers=headers) as stream:
+            number = None
+            async for line in stream.aiter_lines():
+                if line.startswith("id:"):
+                    number = int(line[3:])
+                elif line.startswith("data:"):
+                    data = json.loads(line[5:])
+                    if number is None:
+                        ticks += 1
+                        continue
+                    numbers.append(number)
+                    states.append(data["state"])
+                    number = None
+                    if last is None or data["state"] == "succeeded":
+                        break
+    assert states == ["queued", "running", "succeeded"]
+    assert numbers == sorted(set(numbers))
+    assert ticks > 0

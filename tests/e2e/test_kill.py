@@ -1,0 +1,138 @@
+"""Kill it and watch: whatever dies in the middle of an install, the install ends, once, and right."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+
+from domain.operation import Reason, State
+from runtime.settings import ControlSettings
+from runtime.temporal import connect
+from tests.e2e.fleet import Fleet, offer
+from tests.e2e.slow_source import SlowSource, package
+from tests.stack.commands import Machine
+
+pytestmark = [pytest.mark.private_stack, pytest.mark.timeout(300)]
+
+MB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+async def victim(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
+    """A stack of our own, because everything in it gets killed; its timeouts are short."""
+    quick = {
+        "NODESMITH_POLICY__HEARTBEAT_TIMEOUT": "5",
+        "NODESMITH_POLICY__SILENCE": "3",
+        "NODESMITH_FLEET_TICK": "3",
+        "NODESMITH_AGENT_HEARTBEAT_INTERVAL": "2",
+    }
+    machine = Machine(tmp_path_factory.mktemp("kill") / "home", environment=quick)
+    machine.up(agents=2)
+    try:
+        fleet = Fleet(machine)
+        yield fleet
+        await fleet.http.aclose()
+    finally:
+        machine.down()
+
+
+async def begin(victim: Fleet, source: SlowSource, name: str, *, seconds: float = 4) -> tuple[str, str]:
+    """An install that is under way, and slow; returns its id and the digest of what it must leave on the disk."""
+    built = package(6 * MB)
+    source.bytes_per_second = 6 * MB / seconds
+    op_id = await victim.accepted("agent-1", **offer(source, name, built))
+    await victim.in_state(op_id, State.RUNNING)
+    await source.going.wait()
+    return op_id, built.noise_sha256
+
+
+@pytest.mark.parametrize("name", ["api", "worker", "agent-1", "nats", "postgres", "temporal"])
+async def test_any_one_process_may_die_in_the_middle(victim: Fleet, source: SlowSource, name: str) -> None:
+    """Promise 2."""
+    op_id, noise = await begin(victim, source, f"survives-{name}")
+    pid = victim.machine.pids()[name]
+    victim.kill(name)
+    operation = await victim.ended(op_id)
+    assert operation["state"] == State.SUCCEEDED, operation["message"]
+    assert victim.noise_on_disk("agent-1", f"survives-{name}") == noise
+    await victim.restarted(name, pid)
+    states = [event["state"] for event in operation["timeline"]]
+    assert states.count("succeeded") == 1
+    assert State.FAILED not in states
+
+
+async def test_a_cancel_sent_while_the_worker_is_dead_is_carried_out_when_it_is_back(
+    victim: Fleet, source: SlowSource
+) -> None:
+    op_id, _ = await begin(victim, source, "cancelled-meanwhile", seconds=120)
+    victim.kill("worker")
+    answer = await victim.http.post(f"/api/operations/{op_id}/cancel", json={})
+    assert answer.status_code == 200
+    operation = await victim.ended(op_id)
+    assert operation["state"] == State.CANCELLED
+    assert not victim.live("agent-1", "cancelled-meanwhile").exists()
+
+
+async def test_a_run_terminated_in_the_web_ui_ends_as_an_honest_row_and_the_node_stops(
+    victim: Fleet, source: SlowSource
+) -> None:
+    op_id, _ = await begin(victim, source, "terminated", seconds=120)
+    await terminate(victim, (await victim.operation(op_id))["workflow_id"])
+    operation = await victim.ended(op_id)
+    assert (operation["state"], operation["reason"]) == (State.FAILED, Reason.ENDED_OUTSIDE)
+    sent = source.sent["terminated.tar.gz"]
+    await victim.ended(await victim.accepted("agent-1", backend="echo", force=True))
+    assert source.sent["terminated.tar.gz"] <= sent + MB
+    assert not victim.live("agent-1", "terminated").exists()
+
+
+async def terminate(victim: Fleet, workflow_id: str) -> None:
+    port = victim.machine.base + 1
+    client = await connect(ControlSettings(temporal_address=f"127.0.0.1:{port}"))
+    await client.get_workflow_handle(workflow_id).terminate("in the Web UI")
+
+
+async def test_an_unplugged_node_is_waited_for_and_its_return_ends_the_wait(victim: Fleet, source: SlowSource) -> None:
+    pid = victim.machine.pids()["agent-2"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        op_id = await victim.accepted("agent-2", backend="echo")
+        waiting = await victim.in_state(op_id, State.WAITING)
+        assert waiting["reason"] == Reason.NODE_AWAY
+        assert waiting["until"]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert (await victim.ended(op_id))["state"] == State.SUCCEEDED
+
+
+async def test_all_of_them_at_once(victim: Fleet, source: SlowSource) -> None:
+    op_id, noise = await begin(victim, source, "survives-everything")
+    for name in ("api", "worker", "agent-1", "nats", "postgres", "temporal"):
+        victim.kill(name)
+    operation = await victim.ended(op_id)
+    assert operation["state"] == State.SUCCEEDED, operation["message"]
+    assert victim.noise_on_disk("agent-1", "survives-everything") == noise
+
+
+async def test_kill_of_the_parent_and_up_again_goes_on_where_it_was(victim: Fleet, source: SlowSource) -> None:
+    op_id, noise = await begin(victim, source, "survives-the-parent")
+    parent = victim.machine.status()["pid"]
+    children = list(victim.machine.pids().values())
+    os.kill(parent, signal.SIGKILL)
+    async with asyncio.timeout(30):
+        while any(alive(pid) for pid in children):  # noqa: ASYNC110 - the kernel ends them
+            await asyncio.sleep(0.05)
+    victim.machine.up(agents=2)
+    operation = await victim.ended(op_id)
+    assert operation["state"] == State.SUCCEEDED, operation["message"]
+    assert victim.noise_on_disk("agent-1", "survives-the-parent") == noise
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
