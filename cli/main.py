@@ -18,7 +18,7 @@ COMMANDS = {
     "nodes": ("cli.nodes", "List nodes, look at one, approve one."),
     "backends": ("cli.backends", "List the backends there are; install one on a node."),
     "ops": ("cli.operations", "List, show, watch and cancel operations."),
-    "demo": ("cli.demo", "Kill it and watch: a tour of two minutes that ends by itself."),
+    "demo": ("cli.demo.command", "Kill it and watch: a tour of two minutes that ends by itself."),
     "simulate": ("cli.simulate", "Play many nodes in one process, on the real wire."),
     "api": ("cli.processes", "Run the HTTP API process."),
     "worker": ("cli.processes", "Run a Temporal worker process."),
