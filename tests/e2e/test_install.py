@@ -127,31 +127,30 @@ async def test_a_bad_artifact_fails_with_its_reason_and_the_previous_version_sta
     assert fleet.noise_on_disk("agent-1", name) == good.noise_sha256
 
 
+async def heard(fleet: Fleet, op_id: str, last_id: int, until: str) -> tuple[list[tuple[int, str]], int]:
+    """Read the stream after `last_id` until that state comes; returns the changes, and how many ticks came by."""
+    changes, ticks = [], 0
+    headers = {"Last-Event-ID": str(last_id)}
+    async with fleet.http.stream("GET", "/api/events", params={"op": op_id}, headers=headers) as stream:
+        async for line in stream.aiter_lines():
+            if not line.startswith("data:"):
+                continue
+            data = json.loads(line.removeprefix("data:"))
+            if "state" not in data:
+                ticks += 1
+                continue
+            changes.append((data["id"], data["state"]))
+            if data["state"] == until:
+                break
+    return changes, ticks
+
+
 async def test_the_stream_tells_every_change_once_and_goes_on_after_a_break(fleet: Fleet, source: SlowSource) -> None:
-    name = unique("streamed")
-    body = offer(source, name, package(4 * MB))
+    body = offer(source, unique("streamed"), package(4 * MB))
     source.bytes_per_second = 2 * MB
     op_id = await fleet.accepted("agent-3", **body)
-    numbers: list[int] = []
-    states: list[str] = []
-    ticks = 0
-    for last in (None, "first"):
-        headers = {"Last-Event-ID": str(numbers[-1])} if last else {"Last-Event-ID": "0"}
-        async with fleet.http.stream("GET", "/api/events", params={"op": op_id}, headers=headers) as stream:
-            number = None
-            async for line in stream.aiter_lines():
-                if line.startswith("id:"):
-                    number = int(line[3:])
-                elif line.startswith("data:"):
-                    data = json.loads(line[5:])
-                    if number is None:
-                        ticks += 1
-                        continue
-                    numbers.append(number)
-                    states.append(data["state"])
-                    number = None
-                    if last is None or data["state"] == "succeeded":
-                        break
-    assert states == ["queued", "running", "succeeded"]
-    assert numbers == sorted(set(numbers))
+    before, _ = await heard(fleet, op_id, 0, "queued")
+    after, ticks = await heard(fleet, op_id, before[-1][0], "succeeded")
+    assert [state for _, state in before + after] == ["queued", "running", "succeeded"]
+    assert [number for number, _ in before + after] == sorted({number for number, _ in before + after})
     assert ticks > 0
