@@ -25,7 +25,7 @@ from domain.operation import Phase, Reason
 log = structlog.stdlib.get_logger(__name__)
 
 _BLOCK = 1024 * 1024
-_WRITE_EVERY_S = 0.1
+_READ_AHEAD = 64
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 3.0
 _ABANDONED_S = 7 * 86400
@@ -83,13 +83,19 @@ class Partial:
     def note(self, uri: str, validator: str) -> None:
         self._note.write_text(f"{uri}\n{validator}")
 
-    def close(self) -> None:
+    def leave(self) -> None:
+        """Close it; what is empty is of no use to the next try."""
+        if self.size == 0:
+            self.discard()
+        self._close()
+
+    def _close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def discard(self) -> None:
-        self.close()
+        self._close()
         for path in (self.path, self._note):
             path.unlink(missing_ok=True)
 
@@ -153,7 +159,7 @@ class Downloads:
                     partial.discard()
                 raise
             finally:
-                partial.close()
+                partial.leave()
 
     async def discard(self, command: Command) -> None:
         async with self._locks[_key(command)]:
@@ -208,17 +214,17 @@ class Downloads:
             await self._pour(job, partial, stream)
 
     async def _pour(self, job: Job, partial: Partial, stream: Stream) -> None:
-        """Blocks gather for a moment: one hop to a thread each would cost more than the write."""
+        """Read on while a thread writes: blocks gather by themselves, and all that came is written."""
         total = job.command.size or stream.total
-        gathered, written = bytearray(), time.monotonic()
-        async for block in stream.blocks:
-            gathered += block
-            if len(gathered) >= _BLOCK or time.monotonic() - written >= _WRITE_EVERY_S:
-                await self._write(job, partial, bytes(gathered), total)
-                gathered.clear()
-                written = time.monotonic()
-        if gathered:
-            await self._write(job, partial, bytes(gathered), total)
+        ahead: asyncio.Queue[bytes] = asyncio.Queue(_READ_AHEAD)
+        reading = asyncio.create_task(_read_ahead(stream.blocks, ahead))
+        try:
+            while gathered := await _gathered(ahead):
+                await self._write(job, partial, gathered, total)
+            await reading
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
 
     async def _write(self, job: Job, partial: Partial, block: bytes, total: int) -> None:
         if job.command.size and partial.size + len(block) > job.command.size:
@@ -239,6 +245,30 @@ class Downloads:
 
     def _path(self, command: Command) -> Path:
         return self._folder / f"{_key(command)}.part"
+
+
+async def _read_ahead(blocks: AsyncIterator[bytes], ahead: asyncio.Queue[bytes]) -> None:
+    """An empty block is the end, good or bad."""
+    try:
+        async for block in blocks:
+            if block:
+                await ahead.put(block)
+    finally:
+        reader = asyncio.current_task()
+        if reader is not None and not reader.cancelling():
+            await ahead.put(b"")
+
+
+async def _gathered(ahead: asyncio.Queue[bytes]) -> bytes:
+    """All that has come by now, at least one block; empty at the end."""
+    gathered = bytearray(await ahead.get())
+    while gathered and not ahead.empty():
+        block = ahead.get_nowait()
+        if not block:
+            ahead.put_nowait(block)
+            break
+        gathered += block
+    return bytes(gathered)
 
 
 def _key(command: Command) -> str:

@@ -1,14 +1,14 @@
 """The desk with a performer that waits for the test's word, and a reporter that takes note."""
 
 import asyncio
-from collections.abc import Callable
 
 from agent.failures import OperationFailed
 from agent.job import Done, Job
 from agent.journal import Journal, MemoryJournal
 from agent.operations import Operations
-from contracts.messages import Command, Outcome, Progress
+from contracts.messages import Command, CommandReply, Outcome, Progress
 from domain.operation import Kind, Reason
+from tests.agent.waiting import until
 
 
 class Hands:
@@ -78,13 +78,11 @@ class Bench:
         self.journal = journal or MemoryJournal()
         self.desk = Operations(self.journal, self.hands, self.notes, progress_every=0.01)
 
+    async def send(self, command: Command) -> CommandReply:
+        reply = await self.desk.command(command)
+        assert reply is not None
+        return reply
+
 
 def install(op_id: str = "op", *, family: str = "echo", fence: int = 1, kind: Kind = Kind.INSTALL) -> Command:
     return Command(op_id=op_id, family=family, backend=family, fence=fence, kind=kind)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the other tasks go on until it holds; nothing here waits for a clock."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0)

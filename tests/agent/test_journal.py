@@ -3,6 +3,7 @@
 import asyncio
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +24,7 @@ def journal(folder):
     journal.close()
 
 
-def reopened(folder):
+def reopened(folder: Path) -> tuple[DiskJournal, list[Entry]]:
     journal = DiskJournal(folder)
     interrupted = journal.load()
     journal.close()
@@ -43,15 +44,16 @@ async def test_what_ran_reads_as_interrupted_and_is_told_once(journal, folder):
     again, (told,) = reopened(folder)
     assert told == again.get("op")
     assert told.standing is Standing.INTERRUPTED
+    assert told.outcome is not None
     assert (told.outcome.result, told.outcome.fence, told.outcome.family) == (Result.INTERRUPTED, 3, "echo")
     assert reopened(folder)[1] == []
 
 
 async def test_the_last_of_many_writes_is_what_stays(journal, folder):
-    await asyncio.gather(
-        *(journal.put(Entry(op_id="op", standing=Standing.ENDED, fence=fence)) for fence in range(50))
-    )
-    assert reopened(folder)[0].get("op").fence == 49
+    await asyncio.gather(*(journal.put(Entry(op_id="op", standing=Standing.ENDED, fence=fence)) for fence in range(50)))
+    last = reopened(folder)[0].get("op")
+    assert last is not None
+    assert last.fence == 49
 
 
 async def test_files_are_private_and_no_draft_is_left(journal, folder):
@@ -65,7 +67,9 @@ async def test_files_are_private_and_no_draft_is_left(journal, folder):
 async def test_whatever_an_op_id_holds_it_stays_in_the_folder(journal, folder, op_id):
     await journal.put(Entry(op_id=op_id, standing=Standing.CANCELLED))
     assert len(list(folder.iterdir())) == 1
-    assert reopened(folder)[0].get(op_id).standing is Standing.CANCELLED
+    found = reopened(folder)[0].get(op_id)
+    assert found is not None
+    assert found.standing is Standing.CANCELLED
 
 
 async def test_a_damaged_file_is_set_aside_and_the_rest_is_read(journal, folder):

@@ -21,6 +21,7 @@ from contracts.messages import (
 )
 from domain.operation import Kind, Reason
 from tests.agent.desks import Bench, install
+from tests.agent.waiting import until
 
 LOWER, SAME, HIGHER = 4, 5, 6
 
@@ -70,7 +71,7 @@ def test_the_fence_rules(known, fence, holder, answer):
 
 async def test_a_repeated_command_attaches_to_the_work_in_progress():
     bench = Bench()
-    replies = await asyncio.gather(*(bench.desk.command(install()) for _ in range(20)))
+    replies = await asyncio.gather(*(bench.send(install()) for _ in range(20)))
     assert sorted(reply.answer for reply in replies) == [Answer.ACCEPTED] + [Answer.ATTACHED] * 19
     await bench.hands.tell("op", "succeed")
     assert (await bench.notes.ended("op")).result is Result.SUCCEEDED
@@ -79,58 +80,58 @@ async def test_a_repeated_command_attaches_to_the_work_in_progress():
 
 async def test_the_outcome_carries_the_newest_fence_and_an_older_command_is_stale():
     bench = Bench()
-    await bench.desk.command(install(fence=1))
-    assert (await bench.desk.command(install(fence=3))).answer is Answer.ATTACHED
-    assert (await bench.desk.command(install(fence=2))).answer is Answer.STALE
+    await bench.send(install(fence=1))
+    assert (await bench.send(install(fence=3))).answer is Answer.ATTACHED
+    assert (await bench.send(install(fence=2))).answer is Answer.STALE
     await bench.hands.tell("op", "succeed")
     assert (await bench.notes.ended("op")).fence == 3
 
 
 async def test_an_ended_operation_is_repeated_from_memory():
     bench = Bench()
-    await bench.desk.command(install())
+    await bench.send(install())
     await bench.hands.tell("op", "succeed")
     outcome = await bench.notes.ended("op")
-    reply = await bench.desk.command(install(fence=9))
+    reply = await bench.send(install(fence=9))
     assert (reply.answer, reply.outcome) == (Answer.ENDED, outcome)
     assert bench.hands.begun == ["op"]
 
 
 async def test_a_failed_operation_is_tried_again_under_a_newer_fence_only():
     bench = Bench()
-    await bench.desk.command(install(fence=1))
+    await bench.send(install(fence=1))
     await bench.hands.tell("op", "fail")
     failure = await bench.notes.ended("op")
     assert (failure.result, failure.reason, failure.error) == (Result.FAILED, Reason.DOWNLOAD_FAILED, "as told")
-    assert (await bench.desk.command(install(fence=1))).outcome == failure
-    assert (await bench.desk.command(install(fence=2))).answer is Answer.ACCEPTED
+    assert (await bench.send(install(fence=1))).outcome == failure
+    assert (await bench.send(install(fence=2))).answer is Answer.ACCEPTED
     await bench.hands.tell("op", "succeed")
     assert (await bench.notes.ended("op", times=2)).fence == 2
 
 
 async def test_one_operation_on_a_backend_and_others_beside_it():
     bench = Bench()
-    await bench.desk.command(install("one", family="echo"))
-    busy = await bench.desk.command(install("two", family="echo"))
+    await bench.send(install("one", family="echo"))
+    busy = await bench.send(install("two", family="echo"))
     assert (busy.answer, busy.busy_op_id) == (Answer.BUSY, "one")
-    assert (await bench.desk.command(install("three", family="whisper"))).answer is Answer.ACCEPTED
+    assert (await bench.send(install("three", family="whisper"))).answer is Answer.ACCEPTED
     assert sorted(bench.desk.open_ops()) == ["one", "three"]
     await bench.hands.tell("one", "succeed")
     await bench.notes.ended("one")
-    assert (await bench.desk.command(install("two", family="echo"))).answer is Answer.ACCEPTED
+    assert (await bench.send(install("two", family="echo"))).answer is Answer.ACCEPTED
     await bench.desk.close()
 
 
 @pytest.mark.parametrize("command", [Command(family="echo"), Command(op_id="op")])
 async def test_a_command_without_identity_is_refused(command):
-    reply = await Bench().desk.command(command)
+    reply = await Bench().send(command)
     assert (reply.answer, reply.reason) == (Answer.REFUSED, Reason.REFUSED_BY_NODE)
 
 
 async def test_what_the_node_says_when_asked():
     bench = Bench()
     assert (await bench.desk.ask(OpQuestion(op_id="op"))).standing is OpStanding.UNKNOWN
-    await bench.desk.command(install(fence=7))
+    await bench.send(install(fence=7))
     running = await bench.desk.ask(OpQuestion(op_id="op"))
     assert (running.standing, running.fence) == (OpStanding.RUNNING, 7)
     assert running.progress is not None
@@ -145,12 +146,12 @@ async def test_what_the_node_says_when_asked():
 
 async def test_a_cancel_stops_the_work_and_it_never_begins_again():
     bench = Bench()
-    await bench.desk.command(install())
+    await bench.send(install())
     reply = await bench.desk.cancel(CancelCommand(op_id="op"))
     assert (reply.answer, bench.desk.open_ops()) == (CancelAnswer.STOPPED, [])
     assert bench.hands.discarded == ["op"]
     assert (await bench.notes.ended("op")).result is Result.CANCELLED
-    assert (await bench.desk.command(install(fence=99))).answer is Answer.REFUSED
+    assert (await bench.send(install(fence=99))).answer is Answer.REFUSED
     asked = await bench.desk.ask(OpQuestion(op_id="op"))
     assert asked.outcome is not None
     assert (asked.standing, asked.outcome.result) == (OpStanding.ENDED, Result.CANCELLED)
@@ -158,7 +159,7 @@ async def test_a_cancel_stops_the_work_and_it_never_begins_again():
 
 async def test_keep_leaves_the_partial_download():
     bench = Bench()
-    await bench.desk.command(install())
+    await bench.send(install())
     await bench.desk.cancel(CancelCommand(op_id="op", mode=CancelMode.KEEP))
     assert bench.hands.discarded == []
 
@@ -166,13 +167,13 @@ async def test_keep_leaves_the_partial_download():
 async def test_a_cancel_before_its_command_is_remembered():
     bench = Bench()
     assert (await bench.desk.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
-    assert (await bench.desk.command(install(fence=99))).answer is Answer.REFUSED
+    assert (await bench.send(install(fence=99))).answer is Answer.REFUSED
     assert bench.hands.begun == []
 
 
 async def test_a_cancel_after_the_end_comes_too_late():
     bench = Bench()
-    await bench.desk.command(install())
+    await bench.send(install())
     await bench.hands.tell("op", "succeed")
     outcome = await bench.notes.ended("op")
     reply = await bench.desk.cancel(CancelCommand(op_id="op"))
@@ -181,10 +182,9 @@ async def test_a_cancel_after_the_end_comes_too_late():
 
 async def test_a_cancel_during_the_swap_waits_for_it_and_says_so():
     bench = Bench()
-    await bench.desk.command(install())
+    await bench.send(install())
     await bench.hands.tell("op", "commit and wait")
-    while "op" not in bench.hands.commits:
-        await asyncio.sleep(0)
+    await until(lambda: "op" in bench.hands.commits)
     cancelling = asyncio.create_task(bench.desk.cancel(CancelCommand(op_id="op")))
     await asyncio.sleep(0)
     await bench.hands.tell("op", "go on")
@@ -195,7 +195,7 @@ async def test_a_cancel_during_the_swap_waits_for_it_and_says_so():
 
 async def test_a_removal_that_runs_is_not_cancelled():
     bench = Bench()
-    await bench.desk.command(install(kind=Kind.REMOVE))
+    await bench.send(install(kind=Kind.REMOVE))
     cancelling = asyncio.create_task(bench.desk.cancel(CancelCommand(op_id="op")))
     await bench.hands.tell("op", "succeed")
     assert (await cancelling).answer is CancelAnswer.TOO_LATE
@@ -204,16 +204,16 @@ async def test_a_removal_that_runs_is_not_cancelled():
 async def test_a_failed_operation_is_buried_by_a_cancel():
     """Nothing runs, but without a tombstone the next try would come."""
     bench = Bench()
-    await bench.desk.command(install(fence=1))
+    await bench.send(install(fence=1))
     await bench.hands.tell("op", "fail")
     await bench.notes.ended("op")
     assert (await bench.desk.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
-    assert (await bench.desk.command(install(fence=2))).answer is Answer.REFUSED
+    assert (await bench.send(install(fence=2))).answer is Answer.REFUSED
 
 
 async def test_many_cancels_at_once_are_all_acknowledged():
     bench = Bench()
-    await bench.desk.command(install())
+    await bench.send(install())
     replies = await asyncio.gather(*(bench.desk.cancel(CancelCommand(op_id="op")) for _ in range(5)))
     assert {reply.answer for reply in replies} == {CancelAnswer.STOPPED}
 
@@ -234,7 +234,7 @@ class SlowJournal(MemoryJournal):
 
 async def test_a_command_is_accepted_only_once_it_is_written_down():
     bench = Bench(journal := SlowJournal())
-    accepting = asyncio.create_task(bench.desk.command(install()))
+    accepting = asyncio.create_task(bench.send(install()))
     await asyncio.sleep(0.05)
     assert not accepting.done()
     assert bench.hands.begun == []
@@ -246,7 +246,7 @@ async def test_a_command_is_accepted_only_once_it_is_written_down():
 async def test_the_tombstone_is_written_before_the_acknowledgement():
     bench = Bench(journal := SlowJournal())
     journal.gate.set()
-    await bench.desk.command(install())
+    await bench.send(install())
     journal.gate.clear()
     cancelling = asyncio.create_task(bench.desk.cancel(CancelCommand(op_id="op")))
     await asyncio.sleep(0.05)
@@ -258,7 +258,7 @@ async def test_the_tombstone_is_written_before_the_acknowledgement():
 
 async def test_a_cancel_between_command_and_begin_wins():
     bench = Bench(journal := SlowJournal())
-    accepting = asyncio.create_task(bench.desk.command(install()))
+    accepting = asyncio.create_task(bench.send(install()))
     await asyncio.sleep(0)
     cancelling = asyncio.create_task(bench.desk.cancel(CancelCommand(op_id="op")))
     await asyncio.sleep(0)
@@ -278,7 +278,7 @@ class FullDisk(MemoryJournal):
 
 async def test_a_tombstone_that_cannot_be_written_is_not_acknowledged():
     bench = Bench(FullDisk())
-    await bench.desk.command(install())
+    await bench.send(install())
     reply = await bench.desk.cancel(CancelCommand(op_id="op"))
     assert reply.answer is CancelAnswer.UNKNOWN
     assert "No space left" in reply.error
@@ -290,22 +290,21 @@ async def test_a_tombstone_that_cannot_be_written_is_not_acknowledged():
 
 async def test_leaving_interrupts_what_runs_and_the_next_command_begins_it_again():
     bench = Bench()
-    await bench.desk.command(install())
+    await bench.send(install())
     await bench.desk.close()
     assert (await bench.notes.ended("op")).result is Result.INTERRUPTED
     assert await bench.desk.command(install()) is None  # no answer from one who leaves
     again = Bench(bench.journal)
     assert (await again.desk.ask(OpQuestion(op_id="op"))).standing is OpStanding.INTERRUPTED
-    assert (await again.desk.command(install())).answer is Answer.ACCEPTED
+    assert (await again.send(install())).answer is Answer.ACCEPTED
     await again.desk.close()
 
 
 async def test_leaving_lets_a_swap_finish():
     bench = Bench()
-    await bench.desk.command(install())
+    await bench.send(install())
     await bench.hands.tell("op", "commit and wait")
-    while "op" not in bench.hands.commits:
-        await asyncio.sleep(0)
+    await until(lambda: "op" in bench.hands.commits)
     leaving = asyncio.create_task(bench.desk.close())
     await asyncio.sleep(0)
     await bench.hands.tell("op", "go on")
@@ -335,8 +334,7 @@ async def _live_through(steps: list[tuple[str, str, int]]) -> None:
         begun = len(bench.hands.begun)
         match act:
             case "command":
-                reply = await bench.desk.command(install(op_id, family="f" if op_id in "ab" else "g", fence=fence))
-                assert reply is not None
+                reply = await bench.send(install(op_id, family="f" if op_id in "ab" else "g", fence=fence))
                 if reply.answer in (Answer.ACCEPTED, Answer.ATTACHED):
                     assert fence >= fences.get(op_id, 0)
                     assert op_id not in buried
@@ -353,8 +351,7 @@ async def _live_through(steps: list[tuple[str, str, int]]) -> None:
                 await bench.desk.close()
                 bench = Bench(bench.journal)
             case word if op_id in bench.hands.working.values():
-                ended = len(bench.notes.outcomes)
+                ended = sum(outcome.op_id == op_id for outcome in bench.notes.outcomes)
                 await bench.hands.tell(op_id, word)
-                while len(bench.notes.outcomes) == ended:
-                    await asyncio.sleep(0)
+                await bench.notes.ended(op_id, times=ended + 1)
     await bench.desk.close()

@@ -139,9 +139,9 @@ class _Handler(BaseHTTPRequestHandler):
         return self._json(404, {"detail": "nothing here"})
 
     def do_GET(self) -> None:
-        seen = Seen(self.path, self.headers)
+        seen = Seen(self.path.partition("?")[0], self.headers)
         self.web.seen.append(seen)
-        file = self.web.files.get(self.path)
+        file = self.web.files.get(seen.path)
         if file is None:
             return self._json(404, {"detail": "nothing here"})
         if file.status != 200:

@@ -1,0 +1,55 @@
+"""A web server and the agent's parts around it."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.commands import NodeClient
+from bus.connection import connect_control
+from bus.reports import ReportHub
+from tests.agent import web
+from tests.agent.nodes import Node, StartAgent, agent_in_process
+from tests.agent.web import Web
+from tests.servers import NatsForTests
+
+
+@pytest.fixture
+def site() -> Iterator[Web]:
+    """A web server of one's own."""
+    with web.running() as site:
+        yield site
+
+
+@pytest.fixture
+def control_plane(site: Web, nats_server: NatsForTests) -> Web:
+    """The same, speaking register: it hands out credentials for the shared NATS server."""
+    site.nats_url = nats_server.url
+    site.issuer = nats_server.issuer
+    return site
+
+
+@pytest.fixture
+async def control(nats_server: NatsForTests) -> AsyncIterator[NodeClient]:
+    """The control plane's end of the bus."""
+    bus = await connect_control(nats_server.url, nats_server.issuer, name="test")
+    hub = ReportHub(bus)
+    await hub.start()
+    yield NodeClient(bus, hub)
+    await bus.close()
+
+
+@pytest.fixture
+async def start_agent(control_plane: Web, control: NodeClient, tmp_path: Path) -> AsyncIterator[StartAgent]:
+    """`node = await start_agent()`: an agent of this process, registered and linked."""
+    async with AsyncExitStack() as stack:
+
+        async def start(name: str = "agent-1", **settings: Any) -> Node:
+            node = Node(name, tmp_path / name, control_plane, control)
+            await stack.enter_async_context(agent_in_process(node, settings))
+            await node.linked()
+            return node
+
+        yield start

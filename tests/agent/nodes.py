@@ -1,0 +1,122 @@
+"""An agent under test, and what a test does with it."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from agent.main import run
+from agent.settings import AgentSettings
+from bus.commands import NodeClient
+from contracts.messages import Answer, Command, CommandReply, Outcome
+from domain.errors import NodeAway
+from domain.operation import Kind
+from tests.agent.archives import digest
+from tests.agent.waiting import until
+from tests.agent.web import Web
+
+LONG = 30.0
+
+
+class StartAgent(Protocol):
+    async def __call__(self, name: str = "agent-1", **settings: Any) -> "Node": ...
+
+
+@dataclass
+class Node:
+    """One agent: its home, the web server it talks to, and the control plane's end of the bus."""
+
+    name: str
+    home: Path
+    site: Web
+    control: NodeClient
+
+    @property
+    def id(self) -> str:
+        return self.site.nodes[self.name].id
+
+    def environment(self, **settings: Any) -> dict[str, Any]:
+        """Settings as the agent reads them; generous to the test's disk, impatient with sources."""
+        self.home.mkdir(exist_ok=True)
+        token = self.home / "registration-token"
+        token.write_text(self.site.registration_token)
+        defaults = {"disk_headroom": 0, "source_patience": 0, "heartbeat_interval": 0.2}
+        return {"url": self.site.url, "name": self.name, "home": self.home, "token_file": token} | defaults | settings
+
+    async def linked(self) -> None:
+        """Until the agent answers on the bus."""
+        await until(lambda: self.name in self.site.nodes, within=LONG, pause=0.01)
+        async with asyncio.timeout(LONG):
+            while not await self._answers():  # noqa: ASYNC110 - another process may be the one that answers
+                await asyncio.sleep(0.01)
+
+    async def _answers(self) -> bool:
+        try:
+            await self.control.list_backends(self.id, within=LONG)
+        except NodeAway:
+            return False
+        return True
+
+    async def send(self, command: Command) -> CommandReply:
+        return await self.control.command(self.id, command, within=LONG)
+
+    async def outcome_of(self, command: Command) -> Outcome:
+        """Send, and follow to the end."""
+        async with self.control.attach(self.id, command.op_id) as reports:
+            reply = await self.send(command)
+            assert reply.answer is Answer.ACCEPTED, reply
+            while not isinstance(report := await reports.next(LONG), Outcome):
+                assert report is not None
+            return report
+
+    def command(self, content: bytes, *, version: str = "1", family: str = "echo", **fields: Any) -> Command:
+        """Serve an archive under a name of its own, and ask for it."""
+        path = f"/artifacts/{family}-{version}-{digest(content)[:8]}.tar.gz"
+        if path not in self.site.files:
+            self.site.serve(path, content)
+        return Command(
+            **{
+                "op_id": str(uuid.uuid4()),
+                "kind": Kind.INSTALL,
+                "backend": family,
+                "family": family,
+                "version": version,
+                "uri": path,
+                "sha256": digest(content),
+                "size": len(content),
+                "fence": 1,
+                **fields,
+            }
+        )
+
+    def served(self, command: Command) -> Any:
+        return self.site.files[command.uri]
+
+    def live(self, family: str = "echo") -> Path:
+        return self.home / "backends" / family / "current"
+
+    def partial_bytes(self) -> int:
+        return sum(path.stat().st_size for path in (self.home / "downloads").glob("*.part"))
+
+    def tree(self) -> dict[str, bytes | str]:
+        """Everything on the node's disk that a backend could see."""
+        root = self.home / "backends"
+        return {
+            str(path.relative_to(root)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
+            for path in sorted(root.rglob("*"))
+            if path.is_symlink() or path.is_file()
+        }
+
+
+@asynccontextmanager
+async def agent_in_process(node: Node, settings: dict[str, Any]) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    running = asyncio.create_task(run(AgentSettings(**node.environment(**settings)), stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        assert await asyncio.wait_for(running, LONG) == 0

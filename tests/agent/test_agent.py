@@ -1,0 +1,303 @@
+"""A whole agent on real NATS and real HTTP: what it is told, what it does, what it reports."""
+
+import asyncio
+import os
+from datetime import timedelta
+from typing import Any
+
+from agent.main import run
+from agent.settings import AgentSettings
+from contracts import subjects
+from contracts.messages import (
+    Answer,
+    CancelAnswer,
+    CancelCommand,
+    CancelMode,
+    Heartbeat,
+    OpStanding,
+    Outcome,
+    Progress,
+    Result,
+)
+from domain.operation import Kind, Phase, Reason
+from tests.agent import archives
+from tests.agent.archives import big, digest, packed
+from tests.agent.nodes import LONG, Node, StartAgent
+from tests.agent.waiting import until
+
+ECHO_1 = packed(run_sh=b"echo 1")
+ECHO_2 = packed(run_sh=b"echo 2")
+
+
+async def test_an_install_ends_with_the_new_version_live(start_agent: StartAgent):
+    node = await start_agent()
+    outcome = await node.outcome_of(node.command(ECHO_1))
+    assert (outcome.result, outcome.changed, outcome.bytes_fetched) == (Result.SUCCEEDED, True, len(ECHO_1))
+    assert outcome.before is None
+    assert outcome.after is not None
+    assert (outcome.after.version, outcome.after.digest) == ("1", f"sha256:{digest(ECHO_1)}")
+    assert (node.live() / "run.sh").read_bytes() == b"echo 1"
+    (listed,) = (await node.control.list_backends(node.id, within=LONG)).backends
+    assert (listed.name, listed.version, listed.digest) == ("echo", "1", outcome.after.digest)
+
+
+async def test_what_is_there_already_is_not_fetched_again(start_agent: StartAgent):
+    node = await start_agent()
+    await node.outcome_of(node.command(ECHO_1))
+    command = node.command(ECHO_1)
+    outcome = await node.outcome_of(command)
+    assert (outcome.result, outcome.changed, outcome.bytes_fetched) == (Result.SUCCEEDED, False, 0)
+    assert len(node.site.requests(command.uri)) == 1
+    forced = await node.outcome_of(node.command(ECHO_1, force=True))
+    assert (forced.changed, len(node.site.requests(command.uri))) == (True, 2)
+
+
+async def test_without_a_digest_the_same_content_changes_nothing(start_agent: StartAgent):
+    node = await start_agent()
+    await node.outcome_of(node.command(ECHO_1, sha256=""))
+    before = node.tree()
+    outcome = await node.outcome_of(node.command(ECHO_1, sha256=""))
+    assert (outcome.result, outcome.changed) == (Result.SUCCEEDED, False)
+    assert node.tree() == before
+
+
+async def test_an_upgrade_keeps_the_previous_version(start_agent: StartAgent):
+    node = await start_agent()
+    await node.outcome_of(node.command(ECHO_1))
+    outcome = await node.outcome_of(node.command(ECHO_2, version="2", kind=Kind.UPGRADE))
+    assert outcome.before is not None
+    assert outcome.after is not None
+    assert (outcome.before.version, outcome.after.version) == ("1", "2")
+    assert outcome.after.previous_version == "1"
+    assert (node.live() / "run.sh").read_bytes() == b"echo 2"
+    assert (node.live().parent / "previous" / "run.sh").read_bytes() == b"echo 1"
+
+
+async def test_a_removal_takes_everything_and_a_second_one_changes_nothing(start_agent: StartAgent):
+    node = await start_agent()
+    await node.outcome_of(node.command(ECHO_1))
+    first = await node.outcome_of(node.command(b"", kind=Kind.REMOVE))
+    second = await node.outcome_of(node.command(b"", kind=Kind.REMOVE))
+    assert first.before is not None
+    assert (first.result, first.changed, first.before.version) == (Result.SUCCEEDED, True, "1")
+    assert (second.result, second.changed) == (Result.SUCCEEDED, False)
+    assert node.tree() == {}
+
+
+async def test_a_rollback_is_honestly_refused(start_agent: StartAgent):
+    node = await start_agent()
+    outcome = await node.outcome_of(node.command(ECHO_1, kind=Kind.ROLLBACK))
+    assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.REFUSED_BY_NODE)
+
+
+BAD: dict[str, tuple[bytes, dict[str, Any], Reason]] = {
+    **{f"escape: {name}": (content, {}, Reason.ARCHIVE_ESCAPES) for name, content in archives.ESCAPES.items()},
+    **{f"damaged: {name}": (content, {}, Reason.BAD_ARCHIVE) for name, content in archives.DAMAGED.items() if content},
+    "other digest": (ECHO_2, {"sha256": "0" * 64}, Reason.BAD_DIGEST),
+    "not there": (ECHO_2, {"uri": "/artifacts/none.tar.gz"}, Reason.DOWNLOAD_FAILED),
+    "no such scheme": (ECHO_2, {"uri": "oci://registry/image"}, Reason.REFUSED_BY_NODE),
+    "larger than the disk": (ECHO_2, {"size": 10**18}, Reason.NO_DISK),
+}
+
+
+async def test_whatever_goes_wrong_is_named_and_the_previous_version_stays(start_agent: StartAgent):
+    node = await start_agent()
+    await node.outcome_of(node.command(ECHO_1))
+    before = node.tree()
+    for name, (content, fields, reason) in BAD.items():
+        outcome = await node.outcome_of(node.command(content, version="2", **fields))
+        assert (outcome.result, outcome.reason) == (Result.FAILED, reason), name
+        assert outcome.error, name
+        assert node.tree() == before, name
+    assert node.partial_bytes() == 0
+
+
+async def test_a_source_that_is_down_says_when_to_come_back(start_agent: StartAgent):
+    node = await start_agent()
+    command = node.command(ECHO_1)
+    node.site.serve(command.uri, b"", status=503, headers={"Retry-After": "30"})
+    outcome = await node.outcome_of(command)
+    assert (outcome.result, outcome.reason, outcome.retry_after_s) == (Result.FAILED, Reason.SOURCE_DOWN, 30)
+    node.site.serve(command.uri, ECHO_1)
+    again = await node.outcome_of(command.model_copy(update={"fence": 2}))
+    assert again.result is Result.SUCCEEDED
+
+
+async def test_a_missing_bit_of_disk_is_found_before_the_download(start_agent: StartAgent):
+    node = await start_agent(disk_headroom=10**18)
+    command = node.command(ECHO_1)
+    outcome = await node.outcome_of(command)
+    assert (outcome.reason, node.site.requests(command.uri)) == (Reason.NO_DISK, [])
+
+
+# progress -----------------------------------------------------------------------------------------------------
+
+
+async def test_progress_rises_through_the_phases_and_is_never_complete(start_agent: StartAgent):
+    node = await start_agent(progress_interval=0)
+    content = big(3_000_000)
+    command = node.command(content)
+    ticks: list[Progress] = []
+    async with node.control.attach(node.id, command.op_id) as reports:
+        await node.send(command)
+        while isinstance(report := await reports.next(LONG), Progress):
+            ticks.append(report)
+        assert isinstance(report, Outcome)
+    assert [tick.bytes_done for tick in ticks] == sorted(tick.bytes_done for tick in ticks)
+    assert [tick.seq for tick in ticks] == sorted({tick.seq for tick in ticks})
+    assert max(tick.percentage for tick in ticks) < 100
+    assert {tick.bytes_total for tick in ticks} == {len(content)}
+    assert ticks[-1].phase in (Phase.EXTRACTING, Phase.SWAPPING)
+
+
+# one at a time, attach, cancel ---------------------------------------------------------------------------------
+
+
+async def test_twenty_identical_commands_are_one_download(start_agent: StartAgent):
+    node = await start_agent()
+    command = node.command(big(1_000_000))
+    node.served(command).stops_at = 500_000
+    replies = await asyncio.gather(*(node.send(command) for _ in range(20)))
+    assert sorted(reply.answer for reply in replies) == [Answer.ACCEPTED] + [Answer.ATTACHED] * 19
+    async with node.control.attach(node.id, command.op_id) as reports:
+        node.served(command).gate.set()
+        while not isinstance(report := await reports.next(LONG), Outcome):
+            assert report is not None
+    assert (report.result, len(node.site.requests(command.uri))) == (Result.SUCCEEDED, 1)
+
+
+async def test_another_operation_on_the_same_backend_is_told_who_is_there(start_agent: StartAgent):
+    node = await start_agent()
+    first = node.command(big(1_000_000))
+    node.served(first).stops_at = 500_000
+    await node.send(first)
+    reply = await node.send(node.command(ECHO_2, version="2"))
+    assert (reply.answer, reply.busy_op_id) == (Answer.BUSY, first.op_id)
+    assert (await node.outcome_of(node.command(ECHO_2, family="other"))).result is Result.SUCCEEDED
+    await node.control.cancel(node.id, CancelCommand(op_id=first.op_id), within=LONG)
+
+
+async def test_a_cancel_stops_the_bytes_and_leaves_the_tree_untouched(start_agent: StartAgent):
+    node = await start_agent()
+    await node.outcome_of(node.command(ECHO_1))
+    before = node.tree()
+    command = node.command(big(2_000_000), version="2")
+    served = node.served(command)
+    served.stops_at = 1_000_000
+    await node.send(command)
+    await until(served.reached.is_set, pause=0.01)
+    reply = await node.control.cancel(node.id, CancelCommand(op_id=command.op_id), within=LONG)
+    assert (reply.answer, reply.bytes_done <= 1_000_000) == (CancelAnswer.STOPPED, True)
+    assert 0 <= reply.stopped_after_s < 10
+    served.gate.set()
+    assert (await node.send(command.model_copy(update={"fence": 99}))).answer is Answer.REFUSED
+    asked = await node.control.ask(node.id, command.op_id, within=LONG)
+    assert asked.outcome is not None
+    assert (asked.standing, asked.outcome.result) == (OpStanding.ENDED, Result.CANCELLED)
+    assert node.tree() == before
+    assert list((node.home / "downloads").iterdir()) == []
+    assert len(node.site.requests(command.uri)) == 1
+
+
+async def test_a_cancel_that_keeps_leaves_the_bytes_for_the_next_operation(start_agent: StartAgent):
+    node = await start_agent()
+    content = big(2_000_000)
+    command = node.command(content)
+    served = node.served(command)
+    served.stops_at = 1_000_000
+    await node.send(command)
+    await until(lambda: node.partial_bytes() == 1_000_000, pause=0.01)
+    await node.control.cancel(node.id, CancelCommand(op_id=command.op_id, mode=CancelMode.KEEP), within=LONG)
+    served.gate.set()
+    outcome = await node.outcome_of(node.command(content))
+    assert (outcome.result, outcome.bytes_reused) == (Result.SUCCEEDED, 1_000_000)
+    assert outcome.bytes_fetched == len(content) - 1_000_000
+
+
+async def test_a_cancel_in_the_middle_of_unpacking_leaves_the_tree_untouched(start_agent: StartAgent):
+    node = await start_agent(progress_interval=0)
+    await node.outcome_of(node.command(ECHO_1))
+    before = node.tree()
+    members = [archives.regular(f"file-{number}", os.urandom(20_000)) for number in range(1500)]
+    command = node.command(archives.built(*members), version="2")
+    async with node.control.attach(node.id, command.op_id) as reports:
+        await node.send(command)
+        while not (isinstance(report := await reports.next(LONG), Progress) and report.phase is Phase.EXTRACTING):
+            assert isinstance(report, Progress)
+        reply = await node.control.cancel(node.id, CancelCommand(op_id=command.op_id), within=LONG)
+    assert reply.answer is CancelAnswer.STOPPED
+    assert node.tree() == before
+
+
+async def test_a_cancel_after_the_end_is_too_late(start_agent: StartAgent):
+    node = await start_agent()
+    command = node.command(ECHO_1)
+    outcome = await node.outcome_of(command)
+    reply = await node.control.cancel(node.id, CancelCommand(op_id=command.op_id), within=LONG)
+    assert reply.outcome is not None
+    assert (reply.answer, reply.outcome.result) == (CancelAnswer.TOO_LATE, outcome.result)
+
+
+# life ---------------------------------------------------------------------------------------------------------
+
+
+async def test_heartbeats_name_the_boot_and_the_open_operations(start_agent: StartAgent, nats_server, control):
+    beats: asyncio.Queue[Heartbeat] = asyncio.Queue()
+
+    async def hear(message):
+        beats.put_nowait(Heartbeat.decode(message.data))
+
+    node = await start_agent(heartbeat_interval=0.02)
+    await control._bus.subscribe(subjects.heartbeat(node.id), hear)
+    first = await asyncio.wait_for(beats.get(), LONG)
+    assert (first.node_id, first.open_ops) == (node.id, [])
+    assert first.resources.total_ram
+    assert first.boot_id == node.site.registrations[0]["boot_id"]
+    command = node.command(big(1_000_000))
+    node.served(command).stops_at = 500_000
+    await node.send(command)
+    async with asyncio.timeout(LONG):
+        while (await beats.get()).open_ops != [command.op_id]:
+            pass
+    await node.control.cancel(node.id, CancelCommand(op_id=command.op_id), within=LONG)
+
+
+async def test_a_long_unpack_holds_up_no_heartbeat_and_no_question(start_agent: StartAgent):
+    """Blocking work is in threads: the loop answers all the while."""
+    node = await start_agent()
+    command = node.command(big(30_000_000))
+    async with node.control.attach(node.id, command.op_id) as reports:
+        await node.send(command)
+        asked = 0
+        while not isinstance(await reports.next(0.001), Outcome):
+            await node.control.ask(node.id, command.op_id, within=LONG)
+            asked += 1
+    assert asked > 5
+
+
+async def test_a_credential_is_renewed_before_it_ends(start_agent: StartAgent, control_plane):
+    control_plane.lifetime = timedelta(seconds=3)
+    node = await start_agent()
+    await until(lambda: len(control_plane.registrations) >= 3, within=LONG, pause=0.05)
+    await node.linked()
+    assert {each["boot_id"] for each in control_plane.registrations} == {control_plane.registrations[0]["boot_id"]}
+    assert (await node.outcome_of(node.command(ECHO_1))).result is Result.SUCCEEDED
+
+
+async def test_a_control_plane_that_lost_its_memory_gets_a_new_link(start_agent: StartAgent, control_plane):
+    """A wiped database gives the same name another id: the agent follows."""
+    control_plane.lifetime = timedelta(seconds=2)
+    node = await start_agent()
+    old = node.id
+    control_plane.nodes.clear()
+    await until(lambda: node.name in control_plane.nodes, within=LONG, pause=0.05)
+    assert node.id != old
+    await node.linked()
+
+
+async def test_the_control_plane_may_stop_the_agent(control_plane, control, tmp_path):
+    node = Node("agent-1", tmp_path / "agent-1", control_plane, control)
+    running = asyncio.create_task(run(AgentSettings(**node.environment()), asyncio.Event()))
+    await node.linked()
+    await control._bus.publish(subjects.stop_node(node.id), b"null")
+    assert await asyncio.wait_for(running, LONG) == 0

@@ -1,0 +1,301 @@
+"""Downloads against a real web server: resumed, verified, and honest about what went wrong."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from agent.downloads import Downloads, Limits
+from agent.failures import OperationFailed
+from agent.job import Job
+from agent.progress import Gauge
+from agent.sources import Sources
+from agent.threads import Threads
+from contracts.messages import Command, Progress
+from domain.operation import Reason
+from tests.agent.archives import digest
+from tests.agent.waiting import until
+from tests.agent.web import Web
+
+CONTENT = os.urandom(3_000_000)
+HALF = 1_500_000
+
+
+class Fetcher:
+    """Fetches into a folder as a job would."""
+
+    def __init__(self, folder: Path, http: httpx2.AsyncClient, url: str) -> None:
+        self.folder = folder
+        self._http = http
+        self._url = url
+        self._threads = Threads()
+
+    def downloads(self, *, headroom: int = 0, patience: float = 0.0, idle: float = 10.0) -> Downloads:
+        sources = Sources(self._http, self._url, lambda: "my-credential", idle_timeout=idle)
+        downloads = Downloads(self.folder, sources, self._threads, Limits(headroom=headroom, patience=patience))
+        downloads.tidy()
+        return downloads
+
+    async def fetch(self, uri: str, *, sha256: str = "", size: int = 0, downloads: Downloads | None = None) -> Job:
+        command = Command(op_id="op", uri=uri, sha256=sha256, size=size)
+        job = Job(command, Gauge(command, self._ignore, every=3600))
+        try:
+            async with (downloads or self.downloads()).fetched(job) as artifact:
+                assert await asyncio.to_thread(artifact.path.read_bytes) == CONTENT
+                assert artifact.digest == digest(CONTENT)
+        finally:
+            await job.gauge.close()
+        return job
+
+    def kept(self) -> int:
+        """How many bytes of a partial download are here."""
+        return sum(path.stat().st_size for path in self.folder.glob("*.part"))
+
+    def close(self) -> None:
+        self._threads.close()
+
+    async def _ignore(self, _progress: Progress) -> None:
+        pass
+
+
+@pytest.fixture
+async def fetcher(tmp_path: Path, site: Web) -> AsyncIterator[Fetcher]:
+    async with httpx2.AsyncClient() as http:
+        fetcher = Fetcher(tmp_path / "downloads", http, site.url)
+        yield fetcher
+        fetcher.close()
+
+
+async def failure_of(work) -> OperationFailed:
+    with pytest.raises(OperationFailed) as failure:
+        await work
+    return failure.value
+
+
+async def interrupt_at_half(fetcher: Fetcher, site: Web, path: str, **what) -> None:
+    """Begin a download and cancel it when half is here."""
+    file = site.files[path]
+    file.stops_at = HALF
+    downloading = asyncio.create_task(fetcher.fetch(site.url + path, **what))
+    await asyncio.to_thread(file.reached.wait, 10)
+    await until(lambda: fetcher.kept() == HALF, pause=0.01)
+    downloading.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await downloading
+    file.gate.set()
+    file.stops_at = None
+
+
+@pytest.mark.parametrize("sha256", [digest(CONTENT), f"sha256:{digest(CONTENT).upper()}", ""])
+async def test_a_whole_artifact_is_fetched_and_nothing_is_left_behind(fetcher, site, sha256):
+    site.serve("/a", CONTENT)
+    job = await fetcher.fetch(f"{site.url}/a", sha256=sha256, size=len(CONTENT))
+    assert (job.bytes_fetched, job.bytes_reused) == (len(CONTENT), 0)
+    assert job.gauge.bytes_done == len(CONTENT)
+    assert list(fetcher.folder.iterdir()) == []
+
+
+async def test_an_interrupted_download_goes_on_where_it_was(fetcher, site):
+    site.serve("/a", CONTENT)
+    await interrupt_at_half(fetcher, site, "/a", sha256=digest(CONTENT))
+    job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT))
+    assert (job.bytes_fetched, job.bytes_reused) == (len(CONTENT) - HALF, HALF)
+    again = site.requests("/a")[-1]
+    assert (again.headers["Range"], again.headers["If-Range"]) == (f"bytes={HALF}-", '"v1"')
+
+
+async def test_the_same_digest_from_another_place_goes_on_too(fetcher, site):
+    site.serve("/a", CONTENT)
+    site.serve("/mirror", CONTENT, etag='"other"')
+    await interrupt_at_half(fetcher, site, "/a", sha256=digest(CONTENT))
+    job = await fetcher.fetch(f"{site.url}/mirror", sha256=digest(CONTENT))
+    assert job.bytes_reused == HALF
+    assert site.requests("/mirror")[0].headers["If-Range"] is None
+
+
+async def test_a_source_that_changed_is_fetched_anew(fetcher, site):
+    site.serve("/a", os.urandom(3_000_000))
+    await interrupt_at_half(fetcher, site, "/a")
+    site.serve("/a", CONTENT, etag='"v2"')
+    job = await fetcher.fetch(f"{site.url}/a")
+    assert (job.bytes_fetched, job.bytes_reused) == (len(CONTENT), 0)
+
+
+@pytest.mark.parametrize("how", [{"ranges": False}, {"etag": ""}], ids=["no ranges", "no validator"])
+async def test_a_source_that_cannot_resume_is_fetched_anew(fetcher, site, how):
+    site.serve("/a", CONTENT, **how)
+    await interrupt_at_half(fetcher, site, "/a")
+    job = await fetcher.fetch(f"{site.url}/a")
+    assert (job.bytes_fetched, job.bytes_reused) == (len(CONTENT), 0)
+
+
+async def test_a_partial_file_that_is_wrong_is_thrown_away_once(fetcher, site):
+    """A power cut may leave zeros: that is no reason to call the source a liar."""
+    site.serve("/a", CONTENT)
+    fetcher.folder.mkdir()
+    (fetcher.folder / f"{digest(CONTENT)}.part").write_bytes(bytes(HALF))
+    job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT))
+    assert job.bytes_reused == 0
+    assert len(site.requests("/a")) == 2
+
+
+async def test_a_partial_file_that_is_too_long_is_thrown_away(fetcher, site):
+    site.serve("/a", CONTENT)
+    fetcher.folder.mkdir()
+    (fetcher.folder / f"{digest(CONTENT)}.part").write_bytes(CONTENT + b"more")
+    job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT))
+    assert job.bytes_fetched == len(CONTENT)
+
+
+async def test_a_complete_partial_file_needs_no_source(fetcher, site):
+    fetcher.folder.mkdir()
+    (fetcher.folder / f"{digest(CONTENT)}.part").write_bytes(CONTENT)
+    job = await fetcher.fetch(f"{site.url}/gone", sha256=digest(CONTENT))
+    assert (job.bytes_fetched, job.bytes_reused, site.seen) == (0, len(CONTENT), [])
+
+
+async def test_a_connection_that_breaks_is_taken_up_again(fetcher, site):
+    site.serve("/a", CONTENT, breaks_at=HALF)
+    job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT), downloads=fetcher.downloads(patience=10))
+    assert job.bytes_fetched == len(CONTENT)
+    assert len(site.requests("/a")) == 2
+
+
+async def test_a_wrong_digest_is_named_and_nothing_is_kept(fetcher, site):
+    site.serve("/a", CONTENT)
+    failure = await failure_of(fetcher.fetch(f"{site.url}/a", sha256="0" * 64))
+    assert failure.reason is Reason.BAD_DIGEST
+    assert digest(CONTENT) in str(failure)
+    assert fetcher.kept() == 0
+
+
+async def test_a_source_that_sends_more_than_announced_is_stopped(fetcher, site):
+    site.serve("/a", CONTENT, tells_size=False)
+    failure = await failure_of(fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT), size=1000))
+    assert failure.reason is Reason.BAD_DIGEST
+    assert fetcher.kept() == 0
+
+
+async def test_without_space_nothing_is_asked_of_the_source(fetcher, site):
+    site.serve("/a", CONTENT)
+    downloads = fetcher.downloads(headroom=10**18)
+    failure = await failure_of(fetcher.fetch(f"{site.url}/a", size=len(CONTENT), downloads=downloads))
+    assert (failure.reason, site.seen) == (Reason.NO_DISK, [])
+
+
+async def test_a_size_that_only_the_source_knows_is_checked_before_the_body(fetcher, site):
+    free = os.statvfs(fetcher.folder.parent)
+    spare = free.f_bavail * free.f_frsize
+    file = site.serve("/a", CONTENT, stops_at=65536)
+    downloads = fetcher.downloads(headroom=spare - 100_000_000)
+    file.content = b"\0" * 300_000_000
+    failure = await failure_of(fetcher.fetch(f"{site.url}/a", downloads=downloads))
+    assert failure.reason is Reason.NO_DISK
+    assert fetcher.kept() == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "reason", "retry_after"),
+    [
+        (404, {}, Reason.DOWNLOAD_FAILED, None),
+        (403, {}, Reason.DOWNLOAD_FAILED, None),
+        (410, {}, Reason.DOWNLOAD_FAILED, None),
+        (500, {}, Reason.SOURCE_DOWN, None),
+        (503, {"Retry-After": "7"}, Reason.SOURCE_DOWN, 7.0),
+        (429, {"Retry-After": "120"}, Reason.SOURCE_DOWN, 120.0),
+        (503, {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, Reason.SOURCE_DOWN, 0.0),
+        (503, {"Retry-After": "soon"}, Reason.SOURCE_DOWN, None),
+    ],
+)
+async def test_what_a_source_answers_is_what_we_say(fetcher, site, status, headers, reason, retry_after):
+    site.serve("/a", b"", status=status, headers=headers)
+    failure = await failure_of(fetcher.fetch(f"{site.url}/a?secret=1"))
+    assert (failure.reason, failure.retry_after_s) == (reason, retry_after)
+    assert str(status) in str(failure)
+    assert "secret" not in str(failure)
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:9/a", "http://no-such-host.invalid/a"], ids=["refused", "no name"])
+async def test_a_source_that_cannot_be_reached_is_down(fetcher, uri):
+    assert (await failure_of(fetcher.fetch(uri))).reason is Reason.SOURCE_DOWN
+
+
+async def test_a_source_that_falls_silent_is_down_and_what_came_is_kept(fetcher, site):
+    site.serve("/a", CONTENT, stops_at=HALF)
+    downloads = fetcher.downloads(idle=0.2)
+    failure = await failure_of(fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT), downloads=downloads))
+    assert failure.reason is Reason.SOURCE_DOWN
+    assert fetcher.kept() > 0
+
+
+@pytest.mark.parametrize("uri", ["//evil.example/a", "ftp://host/a", "echo", "", "file://host/a", "javascript:x"])
+async def test_a_uri_we_do_not_speak_is_refused(fetcher, uri):
+    assert (await failure_of(fetcher.fetch(uri))).reason is Reason.REFUSED_BY_NODE
+
+
+async def test_a_file_is_fetched_from_the_disk(fetcher, tmp_path):
+    source = tmp_path / "with space.tar.gz"
+    source.write_bytes(CONTENT)
+    job = await fetcher.fetch(source.as_uri(), sha256=digest(CONTENT))
+    assert job.bytes_fetched == len(CONTENT)
+
+
+async def test_a_file_that_is_not_there_is_a_failed_download(fetcher, tmp_path):
+    failure = await failure_of(fetcher.fetch((tmp_path / "none").as_uri()))
+    assert failure.reason is Reason.DOWNLOAD_FAILED
+
+
+async def test_only_the_control_plane_sees_the_credential(fetcher, site):
+    site.serve("/artifacts/a", CONTENT)
+    await fetcher.fetch("/artifacts/a")
+    await fetcher.fetch(f"{site.url}/artifacts/a")
+    own, foreign = site.requests("/artifacts/a")
+    assert own.headers["Authorization"] == "Bearer my-credential"
+    assert foreign.headers["Authorization"] is None
+
+
+async def test_a_redirect_of_the_control_plane_is_not_followed_with_the_credential(fetcher, site):
+    site.serve("/elsewhere", CONTENT)
+    site.serve("/artifacts/a", b"", status=302, headers={"Location": f"{site.url}/elsewhere"})
+    assert (await failure_of(fetcher.fetch("/artifacts/a"))).reason is Reason.DOWNLOAD_FAILED
+    assert site.requests("/elsewhere") == []
+    site.serve("/public", b"", status=302, headers={"Location": f"{site.url}/elsewhere"})
+    await fetcher.fetch(f"{site.url}/public")
+
+
+async def test_two_jobs_on_one_digest_share_one_download_after_another(fetcher, site):
+    """The second finds nothing half-written under its hands."""
+    site.serve("/a", CONTENT)
+    downloads = fetcher.downloads()
+    await asyncio.gather(
+        *(fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT), downloads=downloads) for _ in range(3))
+    )
+
+
+async def test_a_digest_that_is_no_digest_names_no_file_outside(fetcher, site, tmp_path):
+    site.serve("/a", CONTENT)
+    failure = await failure_of(fetcher.fetch(f"{site.url}/a", sha256="../../evil"))
+    assert failure.reason is Reason.BAD_DIGEST
+    assert {path.name for path in tmp_path.iterdir()} == {"downloads"}
+
+
+async def test_discarding_removes_what_was_kept(fetcher, site):
+    site.serve("/a", CONTENT)
+    await interrupt_at_half(fetcher, site, "/a", sha256=digest(CONTENT))
+    assert fetcher.kept() == HALF
+    await fetcher.downloads().discard(Command(sha256=digest(CONTENT)))
+    assert list(fetcher.folder.iterdir()) == []
+
+
+async def test_what_nobody_asked_for_in_a_week_is_dropped(fetcher, site):
+    fetcher.folder.mkdir()
+    old, new = fetcher.folder / "old.part", fetcher.folder / "new.part"
+    for path in (old, new):
+        path.write_bytes(b"x")
+    os.utime(old, (0, 0))
+    fetcher.downloads()
+    assert list(fetcher.folder.iterdir()) == [new]
