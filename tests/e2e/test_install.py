@@ -131,7 +131,7 @@ async def heard(fleet: Fleet, op_id: str, last_id: int, until: str) -> tuple[lis
     """Read the stream after `last_id` until that state comes; returns the changes, and how many ticks came by."""
     changes, ticks = [], 0
     headers = {"Last-Event-ID": str(last_id)}
-    async with fleet.http.stream("GET", "/api/events", params={"op": op_id}, headers=headers) as stream:
+    async with fleet.http.stream("GET", "/api/events", params={"op_id": op_id}, headers=headers) as stream:
         async for line in stream.aiter_lines():
             if not line.startswith("data:"):
                 continue
