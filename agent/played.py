@@ -132,6 +132,7 @@ class PretendInstaller:
         size = job.command.size or self._part.size
         steps = max(1, round(self._part.install_seconds / PROGRESS_S))
         fails_at = random.randrange(steps) if random.random() < self._part.fail_rate else None  # noqa: S311
+        job.gauge.move(Phase.DOWNLOADING, 0, size)
         for step in range(steps):
             await asyncio.sleep(self._part.install_seconds / steps)
             if step == fails_at:

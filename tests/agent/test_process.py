@@ -1,0 +1,165 @@
+"""The agent as a process of its own: killed, stopped, started again."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.commands import NodeClient
+from contracts.messages import Answer, CancelAnswer, CancelCommand, OpStanding, Outcome, Result
+from domain.errors import NodeAway
+from tests.agent.archives import big, packed
+from tests.agent.nodes import LONG, Node
+from tests.agent.waiting import until
+from tests.agent.web import Web
+
+ECHO_1 = packed(run_sh=b"echo 1")
+HALF = 1_000_000
+
+
+class Process:
+    """`python -m agent.main`, as the stack starts it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._running: asyncio.subprocess.Process | None = None
+
+    async def start(self, **settings: Any) -> None:
+        values = self.node.environment(heartbeat_interval=1, **settings)
+        environment = {f"NODESMITH_AGENT_{name.upper()}": str(value) for name, value in values.items()}
+        with (self.node.home / "agent.log").open("ab") as log:
+            self._running = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "agent.main", env=os.environ | environment, stderr=log, stdout=log
+            )
+        await self.node.linked()
+
+    async def end(self, number: signal.Signals) -> int:
+        assert self._running is not None
+        if self._running.returncode is None:
+            self._running.send_signal(number)
+        return await asyncio.wait_for(self._running.wait(), LONG)
+
+    async def killed(self) -> None:
+        """kill -9, and nobody listens any more."""
+        assert await self.end(signal.SIGKILL) == -signal.SIGKILL
+        async with asyncio.timeout(LONG):
+            while True:
+                try:
+                    await self.node.control.list_backends(self.node.id, within=LONG)
+                except NodeAway:
+                    return
+
+
+@asynccontextmanager
+async def process_of(node: Node) -> AsyncIterator[Process]:
+    process = Process(node)
+    await process.start()
+    try:
+        yield process
+    finally:
+        await process.end(signal.SIGKILL)
+
+
+@pytest.fixture
+async def process(control_plane: Web, control: NodeClient, tmp_path: Path) -> AsyncIterator[Process]:
+    async with AsyncExitStack() as stack:
+        yield await stack.enter_async_context(process_of(Node("agent-1", tmp_path / "a", control_plane, control)))
+
+
+async def begin_and_wait_at_half(node: Node, **fields: Any) -> Any:
+    command = node.command(big(2 * HALF), **fields)
+    node.served(command).stops_at = HALF
+    assert (await node.send(command)).answer is Answer.ACCEPTED
+    await until(lambda: node.partial_bytes() == HALF, within=LONG, pause=0.01)
+    return command
+
+
+async def test_a_killed_agent_resumes_nothing_by_itself_and_everything_when_told(process: Process):
+    node = process.node
+    command = await begin_and_wait_at_half(node)
+    async with node.control.attach(node.id, command.op_id) as reports:
+        await process.killed()
+        await process.start()
+        report = await reports.next(LONG)  # it reports by itself what it was in the middle of
+        while not isinstance(report, Outcome):
+            report = await reports.next(LONG)
+        assert (report.result, report.fence) == (Result.INTERRUPTED, command.fence)
+    asked = await node.control.ask(node.id, command.op_id, within=LONG)
+    assert asked.standing is OpStanding.INTERRUPTED
+    assert len(node.site.requests(command.uri)) == 1
+    node.served(command).gate.set()
+    outcome = await node.outcome_of(command)
+    assert (outcome.result, outcome.bytes_reused) == (Result.SUCCEEDED, HALF)
+    assert outcome.bytes_fetched == node.served(command).content.__len__() - HALF
+    assert node.site.requests(command.uri)[-1].headers["Range"] == f"bytes={HALF}-"
+    assert (node.live() / "payload").stat().st_size == 2 * HALF
+
+
+async def test_a_cancel_survives_the_kill_of_its_agent(process: Process):
+    node = process.node
+    command = await begin_and_wait_at_half(node)
+    reply = await node.control.cancel(node.id, CancelCommand(op_id=command.op_id), within=LONG)
+    assert reply.answer is CancelAnswer.STOPPED
+    await node.control.cancel(node.id, CancelCommand(op_id="never-heard-of"), within=LONG)
+    await process.killed()
+    await process.start()
+    assert (await node.send(command.model_copy(update={"fence": 99}))).answer is Answer.REFUSED
+    unheard = command.model_copy(update={"op_id": "never-heard-of"})
+    assert (await node.send(unheard)).answer is Answer.REFUSED
+    assert node.tree() == {}
+
+
+async def test_an_outcome_survives_the_kill_of_its_agent(process: Process):
+    node = process.node
+    command = node.command(ECHO_1)
+    outcome = await node.outcome_of(command)
+    before = node.tree()
+    await process.killed()
+    await process.start()
+    reply = await node.send(command.model_copy(update={"fence": 99}))
+    assert reply.outcome is not None
+    assert (reply.answer, reply.outcome.result) == (Answer.ENDED, outcome.result)
+    assert node.tree() == before
+    assert len(node.site.requests(command.uri)) == 1
+
+
+async def test_a_boot_is_told_and_the_name_keeps_its_id(process: Process):
+    node = process.node
+    first = node.id
+    await process.killed()
+    await process.start()
+    boots = [each["boot_id"] for each in node.site.registrations]
+    assert (node.id, len(set(boots))) == (first, 2)
+    assert len({each["machine_id"] for each in node.site.registrations}) == 1
+
+
+async def test_sigterm_interrupts_the_work_says_so_and_ends_with_0(process: Process):
+    node = process.node
+    command = await begin_and_wait_at_half(node)
+    async with node.control.attach(node.id, command.op_id) as reports:
+        assert await process.end(signal.SIGTERM) == 0
+        report = await reports.next(LONG)
+        while not isinstance(report, Outcome):
+            report = await reports.next(LONG)
+    assert report.result is Result.INTERRUPTED
+    assert node.partial_bytes() == HALF
+    await process.start()
+    node.served(command).gate.set()
+    assert (await node.outcome_of(command)).result is Result.SUCCEEDED
+
+
+async def test_an_agent_starts_while_the_control_plane_is_away(process: Process):
+    """NATS and its own credential are enough: what runs through the API alone can wait."""
+    node = process.node
+    await node.outcome_of(node.command(ECHO_1))
+    await process.killed()
+    registered = len(node.site.registrations)
+    await process.start(url="http://127.0.0.1:9")
+    assert (await node.control.list_backends(node.id, within=LONG)).backends[0].version == "1"
+    assert len(node.site.registrations) == registered

@@ -1,0 +1,141 @@
+"""The simulator plays many nodes on the real wire."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from agent.played import Totals
+from agent.registration import CredentialRefused
+from agent.simulator import SimulationOptions, run_simulation
+from bus.commands import NodeClient
+from contracts.messages import Answer, CancelAnswer, CancelCommand, Command, Outcome, Progress, Result
+from domain.errors import NodeAway
+from domain.operation import Kind
+from tests.agent.nodes import LONG
+from tests.agent.waiting import until
+from tests.agent.web import Web
+
+
+@pytest.fixture
+def options(control_plane: Web) -> SimulationOptions:
+    return SimulationOptions(
+        url=control_plane.url,
+        registration_token=control_plane.registration_token,
+        admin_token=control_plane.admin_token,
+        nodes=3,
+        install_seconds=0.2,
+        size=1000,
+    )
+
+
+@asynccontextmanager
+async def playing(options: SimulationOptions) -> AsyncIterator[asyncio.Task[Totals]]:
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_simulation(options, stop))
+    try:
+        yield running
+    finally:
+        stop.set()
+        await asyncio.wait_for(running, LONG)
+
+
+async def all_linked(site: Web, control: NodeClient, nodes: int) -> list[str]:
+    await until(lambda: sum(node.approved for node in site.nodes.values()) == nodes, within=60, pause=0.02)
+    ids = [node.id for node in site.nodes.values()]
+    for node_id in ids:
+        await answering(control, node_id)
+    return ids
+
+
+async def answering(control: NodeClient, node_id: str) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await control.list_backends(node_id, within=LONG)
+            except NodeAway:
+                await asyncio.sleep(0.02)
+            else:
+                return
+
+
+def install(**fields: object) -> Command:
+    op_id = str(uuid.uuid4())
+    return Command(op_id=op_id, kind=Kind.INSTALL, backend="echo", family="echo", fence=1, **fields)
+
+
+async def outcome_on(control: NodeClient, node_id: str, command: Command) -> tuple[Outcome, list[Progress]]:
+    ticks: list[Progress] = []
+    async with control.attach(node_id, command.op_id) as reports:
+        assert (await control.command(node_id, command, within=LONG)).answer is Answer.ACCEPTED
+        while not isinstance(report := await reports.next(LONG), Outcome):
+            assert report is not None
+            ticks.append(report)
+    return report, ticks
+
+
+async def test_two_hundred_nodes_install_at_once(control_plane: Web, control: NodeClient, options, capsys):
+    control_plane.approves = False
+    async with playing(replace(options, nodes=200, install_seconds=0.5)) as running:
+        ids = await all_linked(control_plane, control, 200)
+        results = await asyncio.gather(*(outcome_on(control, node_id, install()) for node_id in ids))
+        assert {outcome.result for outcome, _ in results} == {Result.SUCCEEDED}
+        assert all(ticks for _, ticks in results)
+    totals = running.result()
+    assert (totals.linked, totals.begun, totals.ended) == (200, 200, {Result.SUCCEEDED: 200})
+    assert "200 of 200 nodes linked, 200 operations begun: 200 succeeded" in capsys.readouterr().out
+
+
+async def test_a_played_node_keeps_the_rules_of_a_real_one(control_plane: Web, control: NodeClient, options):
+    async with playing(replace(options, nodes=1, install_seconds=3600)):
+        (node_id,) = await all_linked(control_plane, control, 1)
+        command = install()
+        assert (await control.command(node_id, command, within=LONG)).answer is Answer.ACCEPTED
+        assert (await control.command(node_id, command, within=LONG)).answer is Answer.ATTACHED
+        assert (await control.command(node_id, install(), within=LONG)).answer is Answer.BUSY
+        cancelled = await control.cancel(node_id, CancelCommand(op_id=command.op_id), within=LONG)
+        assert cancelled.answer is CancelAnswer.STOPPED
+        assert (await control.command(node_id, command, within=LONG)).answer is Answer.REFUSED
+
+
+async def test_what_is_to_fail_fails(control_plane: Web, control: NodeClient, options):
+    async with playing(replace(options, nodes=1, fail_rate=1.0)):
+        (node_id,) = await all_linked(control_plane, control, 1)
+        outcome, _ = await outcome_on(control, node_id, install())
+        assert (outcome.result, outcome.error) == (Result.FAILED, "simulated failure")
+
+
+async def test_what_was_installed_is_listed_and_removed(control_plane: Web, control: NodeClient, options):
+    async with playing(replace(options, nodes=1)):
+        (node_id,) = await all_linked(control_plane, control, 1)
+        await outcome_on(control, node_id, install(version="7", sha256="a" * 64))
+        (listed,) = (await control.list_backends(node_id, within=LONG)).backends
+        assert (listed.name, listed.version) == ("echo", "7")
+        await outcome_on(control, node_id, install().model_copy(update={"kind": Kind.REMOVE}))
+        assert (await control.list_backends(node_id, within=LONG)).backends == []
+
+
+async def test_played_localai_workers_answer_at_the_end(control_plane: Web, control: NodeClient, options):
+    async with playing(replace(options, nodes=2, protocol=1, heartbeat_interval=0.05)):
+        node_id, _ = await all_linked(control_plane, control, 2)
+        command = install()
+        async with control.attach(node_id, command.op_id) as reports:
+            first = asyncio.create_task(control.command(node_id, command, within=LONG))
+            second = asyncio.create_task(control.command(node_id, command, within=LONG))
+            report = await reports.next(LONG)
+        assert isinstance(report, Progress)
+        assert (report.seq, report.fence, report.backend) == (0, 0, "echo")
+        assert [(await each).success for each in (first, second)] == [True, True]
+        with pytest.raises(NodeAway):
+            await control.cancel(node_id, CancelCommand(op_id=command.op_id), within=LONG)
+        await until(lambda: node_id in control_plane.heartbeats, pause=0.01)
+        registered = control_plane.registrations[0]
+        assert (registered["address"], "protocol" in registered) == ("127.0.0.1:50051", False)
+
+
+async def test_a_wrong_token_ends_the_simulation_with_its_reason(control_plane: Web, options):
+    with pytest.raises(CredentialRefused):
+        await run_simulation(replace(options, registration_token="wrong"), asyncio.Event())
