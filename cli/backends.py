@@ -76,7 +76,7 @@ def _watch(api: ApiClient, accepted: JobAccepted, *, as_json: bool) -> int:
         print_json_line({"type": "accepted", **accepted.model_dump(mode="json")})
     else:
         typer.echo(f"operation {accepted.jobID}" + (" (was running already)" if accepted.joined else ""))
-    return watch(api, accepted.jobID, as_json=as_json)
+    return watch(api, accepted.jobID, as_json=as_json, patient=True)
 
 
 def announcement(accepted: JobAccepted) -> str:

@@ -27,43 +27,52 @@ class LinkLost:
 News = OperationDetail | ProgressTick | LinkLost
 
 
-def follow(api: ApiClient, op_id: str, *, pause: Callable[[float], None] = time.sleep) -> Iterator[News]:
-    """Yield the operation now and at each change, ticks between; ends with its end."""
-    operation = fetch(api, op_id)
-    yield operation
-    wait = _FIRST_PAUSE
-    while operation.state not in ENDED:
-        for news in _until_the_link_breaks(api, operation):
-            if isinstance(news, OperationDetail):
-                operation, wait = news, _FIRST_PAUSE
-            yield news
-        if operation.state not in ENDED:
-            pause(wait)
-            wait = min(wait * 2, _LONGEST_PAUSE)
+def follow(
+    api: ApiClient, op_id: str, *, patient: bool = False, pause: Callable[[float], None] = time.sleep
+) -> Iterator[News]:
+    """Yield the operation now and at each change, ticks between; ends with its end.
+
+    `patient`: it is known to exist, so an API that does not answer the first question is no reason to give up.
+    """
+    operation: OperationDetail | None = None
+    waits = _pauses()
+    while operation is None or operation.state not in ENDED:
+        try:
+            for news in _listen(api, op_id, operation):
+                if isinstance(news, OperationDetail):
+                    operation, waits = news, _pauses()
+                yield news
+        except (CommandFailed, httpx2.TransportError) as error:
+            if not _may_pass(error) or (operation is None and not patient):
+                raise
+            yield LinkLost(error.sentence if isinstance(error, CommandFailed) else type(error).__name__)
+            pause(next(waits))
+
+
+def _pauses() -> Iterator[float]:
+    pause = _FIRST_PAUSE
+    while True:
+        yield pause
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _may_pass(error: CommandFailed | httpx2.TransportError) -> bool:
+    return not isinstance(error, CommandFailed) or error.may_pass
 
 
 def fetch(api: ApiClient, op_id: str) -> OperationDetail:
     return read(OperationDetail, api.get(f"/api/operations/{segment(op_id)}"))
 
 
-def _until_the_link_breaks(api: ApiClient, known: OperationDetail) -> Iterator[News]:
-    try:
-        yield from _listen(api, known)
-    except httpx2.TransportError as error:
-        yield LinkLost(type(error).__name__)
-    except CommandFailed as failure:
-        if not failure.may_pass:
-            raise
-        yield LinkLost(failure.sentence)
-
-
-def _listen(api: ApiClient, known: OperationDetail) -> Iterator[News]:
-    """Listen from the last event that is known; whatever happened since is read before."""
-    last_id = known.timeline[-1].id if known.timeline else 0
-    with api.events(EVENTS, last_event_id=str(last_id), op_id=known.op_id) as events:
-        operation = fetch(api, known.op_id)
-        if operation != known:
-            yield operation
+def _listen(api: ApiClient, op_id: str, known: OperationDetail | None) -> Iterator[News]:
+    """What has changed, then what happens, from the last event that is known on."""
+    operation = fetch(api, op_id)
+    if operation != known:
+        yield operation
+    if operation.state in ENDED:
+        return
+    last_id = operation.timeline[-1].id if operation.timeline else 0
+    with api.events(EVENTS, last_event_id=str(last_id), op_id=op_id) as events:
         while operation.state not in ENDED:
             event = next(events, None)
             if event is None:
@@ -71,5 +80,5 @@ def _listen(api: ApiClient, known: OperationDetail) -> Iterator[News]:
             if event.event == PROGRESS:
                 yield read(ProgressTick, event.data)
             else:
-                operation = fetch(api, known.op_id)
+                operation = fetch(api, op_id)
                 yield operation

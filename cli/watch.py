@@ -29,12 +29,11 @@ class Screen(Protocol):
     def lost(self, why: str) -> None: ...
 
 
-def watch(api: ApiClient, op_id: str, *, as_json: bool) -> int:
+def watch(api: ApiClient, op_id: str, *, as_json: bool, patient: bool = False) -> int:
     """Watch to the end and return the exit code; Ctrl-C ends the watching, never the operation."""
+    news = follow(api, op_id, patient=patient)
     try:
-        if as_json:
-            return _exit_code(_as_json_lines(follow(api, op_id)))
-        return _exit_code(_on_screen(follow(api, op_id)))
+        return _exit_code(_as_json_lines(news) if as_json else _on_screen(news))
     except KeyboardInterrupt:
         sys.stderr.write(goes_on(op_id))
         return INTERRUPTED

@@ -178,9 +178,9 @@ class Tour:
         return on_disk != (line.state == State.SUCCEEDED)
 
     async def _is_doubled(self, line: Line) -> bool:
-        """A second install of the same would have left the first one as the previous version."""
+        """Done twice: fetched as a whole twice, or a first one lies behind it as the previous version."""
         listed = [entry for entry in await self._system.listed(line.node) if entry.name == line.name]
-        return len(listed) > 1 or any(entry.previous_digest for entry in listed)
+        return _twice(line) >= line.total or len(listed) > 1 or any(entry.previous_digest for entry in listed)
 
     # following
 

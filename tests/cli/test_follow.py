@@ -66,7 +66,7 @@ def kinds(news: list[News]) -> list[str]:
 def test_states_and_ticks_come_in_order_until_the_end(script: ScriptedApi) -> None:
     running, ended = as_json(view("running", 2)), as_json(view("succeeded", 3))
     script.on(OPERATION, as_json(view("queued", 1)), running, ended)
-    script.on(EVENTS, as_events(tick(10), tick(20), state_event(3)))
+    script.on(EVENTS, as_events(state_event(2), tick(10), tick(20), state_event(3)))
     assert kinds(followed(script)) == ["queued", "running", "ProgressTick", "ProgressTick", "succeeded"]
 
 
@@ -78,7 +78,7 @@ def test_an_operation_that_has_ended_needs_no_stream(script: ScriptedApi) -> Non
 
 def test_the_stream_is_taken_up_after_the_last_event_that_is_known(script: ScriptedApi) -> None:
     running, ended = as_json(view("running", 5)), as_json(view("succeeded", 6))
-    script.on(OPERATION, running, running, ended)
+    script.on(OPERATION, running, ended)
     script.on(EVENTS, as_events(state_event(6)))
     followed(script)
     _, path, headers, _ = next(asked for asked in script.asked if asked[1].startswith(EVENTS))
@@ -88,9 +88,29 @@ def test_the_stream_is_taken_up_after_the_last_event_that_is_known(script: Scrip
 
 def test_what_happened_while_the_link_was_down_is_not_missed(script: ScriptedApi) -> None:
     running, ended = as_json(view("running", 2)), as_json(view("succeeded", 3))
-    script.on(OPERATION, running, running, as_json(b"", status=503), ended)
-    script.on(EVENTS, as_events(tick(50)), as_events(), as_events())
+    script.on(OPERATION, running, as_json(b"", status=503), ended)
+    script.on(EVENTS, as_events(tick(50)))
     assert kinds(followed(script)) == ["running", "ProgressTick", "LinkLost", "LinkLost", "succeeded"]
+
+
+def test_what_is_known_already_is_not_told_again(script: ScriptedApi) -> None:
+    running, ended = as_json(view("running", 2)), as_json(view("succeeded", 3))
+    script.on(OPERATION, running, running, ended)
+    script.on(EVENTS, as_events())
+    assert kinds(followed(script)) == ["running", "LinkLost", "LinkLost", "succeeded"]
+
+
+def test_who_was_told_of_the_operation_waits_for_an_api_that_is_away(script: ScriptedApi) -> None:
+    script.on(OPERATION, as_json(b"", status=502), as_json(view("succeeded", 3)))
+    with ApiClient(script.url, "t") as api:
+        patient = list(follow(api, "op", patient=True, pause=lambda _: None))
+    assert kinds(patient) == ["LinkLost", "succeeded"]
+
+
+def test_who_only_asks_for_it_is_told_at_once(script: ScriptedApi) -> None:
+    script.on(OPERATION, as_json(b"", status=502))
+    with pytest.raises(CommandFailed, match="502"):
+        followed(script)
 
 
 def test_an_operation_nobody_knows_is_a_failure_and_not_a_lost_link(script: ScriptedApi) -> None:
