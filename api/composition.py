@@ -1,13 +1,15 @@
 """From settings to parts: connections and adapters. What is not there yet is tried for as long as the process lives."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
+from temporalio.service import RPCError
 
 from api.health import TEMPORAL, Check, Health
 from api.heartbeats import HttpHeartbeats
@@ -22,9 +24,10 @@ from domain.errors import InvalidRequest, NodesmithError, ServiceUnavailable
 from gallery.builtin import BuiltinGallery
 from gallery.catalogue import Catalogue
 from runtime.settings import ControlSettings
-from runtime.temporal import TemporalRuns, connect, run_url
+from runtime.temporal import TemporalRuns, connect, prepare_namespace, run_url
 from services.admission import Admission
 from services.cancellation import Cancellation
+from services.intents import Intents
 from services.registration import Registration
 from store.clock import utc_now
 from store.database import Database
@@ -36,19 +39,49 @@ from store.sign_in import SignIn
 
 log = structlog.stdlib.get_logger(__name__)
 
-MIGRATE_AGAIN_S = 0.5
+TRY_AGAIN_S = 0.5
+POSTGRESQL = "postgresql"
+
+
+@dataclass(frozen=True)
+class _Secrets:
+    """Without these nothing is safe, so there is no default for them; read before anything is opened."""
+
+    account_seed: str
+    admin_token: str
+    registration_token: str
+
+    @classmethod
+    def read(cls, settings: ControlSettings) -> "_Secrets":
+        return cls(
+            account_seed=_secret("NATS_ACCOUNT_SEED_FILE", settings.nats_account_seed_file),
+            admin_token=_secret("ADMIN_TOKEN_FILE", settings.admin_token_file),
+            registration_token=_secret("REGISTRATION_TOKEN_FILE", settings.registration_token_file),
+        )
+
+
+def _secret(name: str, path: Path | None) -> str:
+    secret = path.read_text().strip() if path else ""
+    if not secret:
+        raise InvalidRequest(f"NODESMITH_{name} has to name a file with a secret in it.")
+    return secret
 
 
 async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: str = CONTROL_QUEUE) -> Parts:
     """Every part; returns at once, whatever server is missing. `closing` closes in reverse."""
-    issuer = CredentialIssuer(_secret("nats_account_seed_file", settings.nats_account_seed_file))
+    secrets = _Secrets.read(settings)
+    issuer = CredentialIssuer(secrets.account_seed)
     database = Database(settings.database_url, settings.secret(settings.database_password_file))
     closing.push_async_callback(database.close)
     bus = await connect_control(settings.nats_url, issuer, name="api", patience=0)
     closing.push_async_callback(bus.close)
-    runs = TemporalRuns(await connect(settings, lazy=True), queue=queue)
-    migrated = asyncio.create_task(_migrate(database))
-    closing.callback(migrated.cancel)
+    temporal = await connect(settings, lazy=True)
+    runs = TemporalRuns(temporal, queue=queue)
+    preparing = {
+        POSTGRESQL: asyncio.create_task(_until_done(database.migrate)),
+        TEMPORAL: asyncio.create_task(_until_done(partial(prepare_namespace, temporal))),
+    }
+    closing.push_async_callback(_cancel, *preparing.values())
     gallery = BuiltinGallery(settings.gallery_folder)
     catalogue = await asyncio.to_thread(gallery.catalogue)
     reports, events, nodes, operations = _adapters(bus, database)
@@ -57,7 +90,7 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
         nodes=nodes,
         operations=operations,
         admission=_admission(settings, database, runs, catalogue),
-        registration=_registration(settings, nodes, issuer),
+        registration=_registration(settings, nodes, issuer, secrets.registration_token),
         cancellation=Cancellation(nodes, operations, runs),
         sign_in=SignIn(database),
         catalogue=catalogue,
@@ -65,8 +98,8 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
         link=NodeClient(bus, reports),
         events=events,
         heartbeats=HttpHeartbeats(nodes),
-        health=Health(_checks(database, migrated, bus, runs)),
-        admin_token=_secret("admin_token_file", settings.admin_token_file),
+        health=Health(_checks(database, bus, runs, preparing)),
+        admin_token=secrets.admin_token,
         run_url=_run_links(settings),
         temporal_ui_url=settings.temporal_ui_url,
     )
@@ -83,19 +116,18 @@ def _admission(settings: ControlSettings, database: Database, runs: TemporalRuns
         nodes=Nodes(database),
         operations=OperationTable(database),
         runs=runs,
-        catalogue=catalogue,
+        intents=Intents(catalogue, settings.uri_schemes),
         keys=IdempotencyKeys(database),
         policy=settings.policy,
-        uri_schemes=settings.uri_schemes,
         clock=utc_now,
     )
 
 
-def _registration(settings: ControlSettings, nodes: Nodes, issuer: CredentialIssuer) -> Registration:
+def _registration(settings: ControlSettings, nodes: Nodes, issuer: CredentialIssuer, token: str) -> Registration:
     return Registration(
         nodes=nodes,
         issuer=issuer,
-        registration_token=_secret("registration_token_file", settings.registration_token_file),
+        registration_token=token,
         nats_url=settings.nats_public_url or settings.nats_url,
         credential_lifetime=settings.nats_credential_lifetime,
         auto_approve=settings.auto_approve,
@@ -109,36 +141,43 @@ def _run_links(settings: ControlSettings) -> Callable[[str, str], str]:
     return partial(run_url, settings.temporal_ui_url, settings.temporal_namespace)
 
 
-def _secret(name: str, path: Path | None) -> str:
-    """A secret without which nothing is safe: there is no default for it."""
-    secret = path.read_text().strip() if path else ""
-    if not secret:
-        raise InvalidRequest(f"NODESMITH_{name.upper()} has to name a file with a secret in it.")
-    return secret
-
-
-async def _migrate(database: Database) -> None:
-    """Bring the schema up to date as soon as PostgreSQL is there."""
+async def _until_done(prepare: Callable[[], Awaitable[None]]) -> None:
+    """Migrate, or register search attributes, as soon as the server is there."""
     while True:
         try:
-            return await database.migrate()
-        except (NodesmithError, SQLAlchemyError) as error:
-            log.warning("schema.not_migrated", error=str(error))
-            await asyncio.sleep(MIGRATE_AGAIN_S)
+            return await prepare()
+        except (NodesmithError, SQLAlchemyError, RPCError, RuntimeError) as error:
+            log.info("server.not_prepared", error=str(error))
+            await asyncio.sleep(TRY_AGAIN_S)
 
 
-def _checks(database: Database, migrated: "asyncio.Task[None]", bus: Bus, runs: TemporalRuns) -> dict[str, Check]:
-    async def ask_postgresql() -> None:
-        await database.ping()
-        if not migrated.done():
-            raise ServiceUnavailable("The schema is not migrated yet.")
+async def _cancel(*tasks: "asyncio.Task[None]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
 
+
+def _checks(
+    database: Database, bus: Bus, runs: TemporalRuns, preparing: Mapping[str, "asyncio.Task[None]"]
+) -> dict[str, Check]:
     async def ask_nats() -> None:
         if not bus.is_up:
             raise ServiceUnavailable("NATS does not answer.")
 
+    def prepared(name: str, ping: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        async def ask() -> None:
+            await ping()
+            if not preparing[name].done():
+                raise ServiceUnavailable(f"{name} is not prepared yet.")
+
+        return ask
+
     return {
-        "postgresql": Check(ask_postgresql, "PostgreSQL does not answer: nothing can be read or accepted."),
+        POSTGRESQL: Check(
+            prepared(POSTGRESQL, database.ping), "PostgreSQL does not answer: nothing can be read or accepted."
+        ),
         "nats": Check(ask_nats, "NATS does not answer: operations wait for their nodes."),
-        TEMPORAL: Check(runs.ping, "Temporal does not answer: no operation can be started or cancelled."),
+        TEMPORAL: Check(
+            prepared(TEMPORAL, runs.ping), "Temporal does not answer: no operation can be started or cancelled."
+        ),
     }

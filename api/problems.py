@@ -33,6 +33,7 @@ STATUS: dict[type[NodesmithError], int] = {
     errors.NameTaken: 409,
     errors.OperationConflict: 409,
     errors.OperationEnded: 409,
+    errors.NotRetryable: 409,
     errors.NotCancellable: 409,
     errors.IllegalTransition: 409,
     errors.AlreadyRunning: 409,

@@ -116,6 +116,8 @@ class InstallRequest(Shape):
     sha256: str = Field(default="", pattern=r"^(sha256:)?[0-9a-fA-F]{64}$|^$")
     force: bool = False
     reason: str = Field(default="", max_length=500)
+    on_drained: bool = False
+    """on a node that is drained, on purpose"""
     wait_for_node_s: float | None = Field(default=None, gt=0, le=90 * 86400)
     deadline_s: float | None = Field(default=None, gt=0, le=90 * 86400)
 
@@ -240,6 +242,10 @@ class CancelBody(Shape):
     reason: str = Field(default="", max_length=500)
     mode: CancelMode = CancelMode.DISCARD
     force: bool = False
+
+
+class RetryBody(Shape):
+    reason: str = Field(default="", max_length=500)
 
 
 class CancelAccepted(Shape):

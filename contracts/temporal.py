@@ -145,6 +145,8 @@ class CancelRequest(Payload):
     why: Reason = Reason.REQUESTED
     detail: str = ""
     mode: CancelMode = CancelMode.DISCARD
+    only_undispatched: bool = False
+    """dropped when the node may have heard of it: for a newer request that would replace it"""
     force: bool = False
     """end without the node's word; a new inventory tells what is there"""
 

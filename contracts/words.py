@@ -80,6 +80,7 @@ ERRORS: dict[str, Words] = {
         "Another operation holds this backend on this node.", "Wait for it, or cancel it: `nodesmith ops cancel ID`."
     ),
     "operation_ended": Words("The operation has ended already.", "`nodesmith ops show ID` tells how."),
+    "not_retryable": Words("Only an operation that did not succeed can be retried.", "Ask for it as a new one."),
     "not_cancellable": Words("This operation cannot be cancelled any more.", "Wait for it to end."),
     "illegal_transition": Words("The operation cannot go from that state to the other."),
     "node_away": Words("Nobody answers at the node.", "Start its agent, or look at its network."),

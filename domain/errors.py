@@ -84,6 +84,12 @@ class OperationEnded(NodesmithError):
     code = "operation_ended"
 
 
+class NotRetryable(NodesmithError):
+    """Only an operation that did not succeed can be retried."""
+
+    code = "not_retryable"
+
+
 class NotCancellable(NodesmithError):
     """This operation cannot be cancelled any more."""
 

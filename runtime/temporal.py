@@ -70,7 +70,7 @@ class TemporalRuns:
 
     def __init__(self, client: Client, *, queue: str = names.CONTROL_QUEUE) -> None:
         self._client = client
-        self._queue = queue
+        self.queue = queue
 
     async def start(self, request: OperationInput, *, intent: str) -> str:
         """Start the run and return its id; `AlreadyRunning` when the lock is taken."""
@@ -82,7 +82,7 @@ class TemporalRuns:
                     names.BACKEND_OPERATION,
                     request,
                     id=names.operation_workflow_id(asked.node_id, asked.wanted.family),
-                    task_queue=self._queue,
+                    task_queue=self.queue,
                     id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                     memo={names.MEMO_OP_ID: asked.op_id, names.MEMO_INTENT: intent},
                     search_attributes=_search_attributes(request),
@@ -128,7 +128,7 @@ class TemporalRuns:
             names.FLEET_MONITOR,
             watch,
             id=names.FLEET_MONITOR_ID,
-            task_queue=self._queue,
+            task_queue=self.queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             static_summary="Wakes waiting operations, repairs rows, stops orphans",
         )

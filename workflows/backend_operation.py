@@ -62,7 +62,8 @@ class BackendOperation:
 
     @workflow.signal(name=names.SIGNAL_CANCEL)
     def cancel(self, request: CancelRequest) -> None:
-        if request.op_id == self._request.op_id:
+        sent = self._attached is not None or self._maybe_on_node
+        if request.op_id == self._request.op_id and not (request.only_undispatched and sent):
             self._ask_cancel(request)
 
     @workflow.signal(name=names.SIGNAL_NODE_BACK)

@@ -11,6 +11,7 @@ from contracts.http import Approved, InstallRequest, JobAccepted, NodeView
 from contracts.messages import Installed
 from domain.errors import NoAnswer, NodeAway, UnknownNode
 from domain.node import NodeType
+from domain.operation import Kind
 from store.clock import utc_now
 
 router = APIRouter(prefix="/api/nodes", tags=["nodes"], dependencies=[Depends(admin)])
@@ -48,6 +49,30 @@ async def install(
 ) -> JobAccepted:
     """Install a backend on one node. Durable once this has answered; never waits for the node."""
     return await parts.admission.install(node, request, actor=actor, idempotency_key=idempotency_key)
+
+
+@router.post("/{node}/backends/upgrade", status_code=202, responses=responses(400, 404, 409))
+async def upgrade(
+    node: Node, request: InstallRequest, parts: PartsOf, actor: Admin, idempotency_key: IdempotencyKey = None
+) -> JobAccepted:
+    """Upgrade a backend on one node, to the newest version or to the named one."""
+    return await parts.admission.ask(Kind.UPGRADE, node, request, actor=actor, idempotency_key=idempotency_key)
+
+
+@router.post("/{node}/backends/rollback", status_code=202, responses=responses(400, 404, 409))
+async def rollback(
+    node: Node, request: InstallRequest, parts: PartsOf, actor: Admin, idempotency_key: IdempotencyKey = None
+) -> JobAccepted:
+    """Go back to the version before; it is still on the node's disk."""
+    return await parts.admission.ask(Kind.ROLLBACK, node, request, actor=actor, idempotency_key=idempotency_key)
+
+
+@router.post("/{node}/backends/remove", status_code=202, responses=responses(400, 404, 409))
+async def remove(
+    node: Node, request: InstallRequest, parts: PartsOf, actor: Admin, idempotency_key: IdempotencyKey = None
+) -> JobAccepted:
+    """Remove a backend from one node; waits for an absent node for as long as it takes."""
+    return await parts.admission.ask(Kind.REMOVE, node, request, actor=actor, idempotency_key=idempotency_key)
 
 
 @router.get("/{node}/backends", responses=responses(400, 404, 504))

@@ -9,7 +9,15 @@ from api.health import TEMPORAL
 from api.localai import list_entry, list_order
 from api.parts import PartsOf
 from api.problems import responses
-from contracts.http import CancelAccepted, CancelBody, Dismissed, OperationDetail, OperationList
+from contracts.http import (
+    CancelAccepted,
+    CancelBody,
+    Dismissed,
+    JobAccepted,
+    OperationDetail,
+    OperationList,
+    RetryBody,
+)
 from domain.errors import InvalidRequest, UnknownOperation
 from domain.operation import State
 
@@ -58,6 +66,12 @@ async def get_operation(op_id: OpId, parts: PartsOf) -> OperationDetail:
 async def cancel(op_id: OpId, parts: PartsOf, actor: Admin, body: CancelBody | None = None) -> CancelAccepted:
     """Ask for a cancel: durable once this has answered, carried out as soon as the node can be told."""
     return await parts.cancellation.cancel(op_id, body or CancelBody(), actor=actor)
+
+
+@router.post("/{op_id}/retry", status_code=202, responses=responses(400, 404, 409))
+async def retry(op_id: OpId, parts: PartsOf, actor: Admin, body: RetryBody | None = None) -> JobAccepted:
+    """Ask again for an operation that did not succeed: a new one, that names the old."""
+    return await parts.admission.retry(op_id, actor=actor, note=body.reason if body else "")
 
 
 @router.post("/{op_id}/dismiss", responses=responses(400))

@@ -7,7 +7,6 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from contracts.messages import Outcome, Result
 from contracts.temporal import (
     CONTROL_QUEUE,
-    NODE_QUEUE,
     SEARCH_ATTRIBUTES,
     CancelRequest,
     Carried,
@@ -16,6 +15,7 @@ from contracts.temporal import (
     Payload,
     Projection,
     Wanted,
+    node_queue,
     operation_workflow_id,
 )
 from domain.identity import family_of
@@ -66,7 +66,8 @@ def test_the_longest_lock_fits_where_temporal_stores_it() -> None:
 
 
 def test_installs_and_cancels_do_not_share_a_queue() -> None:
-    assert CONTROL_QUEUE != NODE_QUEUE
+    assert node_queue() == "nodesmith-node"
+    assert node_queue(CONTROL_QUEUE) != CONTROL_QUEUE
 
 
 def test_search_attributes_are_ours_alone_and_within_temporals_limit() -> None:

@@ -17,6 +17,7 @@ from gallery.catalogue import Catalogue, Entry
 from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect
 from services.admission import Admission
+from services.intents import Intents
 from services.registration import Registration
 from store.database import Database
 from store.idempotency import IdempotencyKeys
@@ -101,9 +102,8 @@ def admission(database: Database, nodes: Nodes, operations: OperationTable, runs
         nodes=nodes,
         operations=operations,
         runs=runs,
-        catalogue=catalogue,
+        intents=Intents(catalogue, frozenset({"file", "https"})),
         keys=IdempotencyKeys(database),
         policy=Policy(),
-        uri_schemes=frozenset({"file", "https"}),
         clock=now,
     )

@@ -8,23 +8,25 @@ import pytest
 from temporalio.client import Client
 
 from contracts.http import InstallRequest
-from contracts.temporal import operation_workflow_id
+from contracts.temporal import NodeWord, Projection, operation_workflow_id
 from domain.errors import (
     InvalidRequest,
     NodeNotApproved,
     NodeNotForBackends,
     NodesmithError,
+    NotRetryable,
     OperationConflict,
     ServiceUnavailable,
     UnknownBackend,
     UnknownNode,
 )
-from domain.operation import State
+from domain.operation import Kind, Reason, State
 from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect
 from services.admission import Admission
 from store.operations import OperationTable
-from tests.services.conftest import Join
+from tests.services.conftest import Join, now
+from tests.workflows.station import Station, worker_of
 
 ECHO = InstallRequest(backend="echo")
 
@@ -152,3 +154,55 @@ async def test_without_temporal_the_answer_is_unavailable_and_comes_soon(admissi
     async with asyncio.timeout(timedelta(seconds=20).total_seconds()):
         with pytest.raises(ServiceUnavailable):
             await replace(admission, runs=TemporalRuns(nowhere)).install(node.id, ECHO, actor="ada")
+
+
+async def test_a_newer_request_replaces_one_that_never_reached_its_node(
+    admission: Admission, client: Client, runs: TemporalRuns, operations: OperationTable, join: Join
+) -> None:
+    """Design 4: superseded, as long as the node has not heard of it."""
+    node = await join()
+    station = Station()
+    async with worker_of(client, station, runs.queue):
+        station.say(NodeWord(away=True))
+        first = await admission.install(node.id, ECHO, actor="ada")
+        await station.reached(State.WAITING)
+        second = await admission.install(node.id, InstallRequest(backend="echo", version="1"), actor="bob")
+        assert second.jobID != first.jobID
+        last = next(row for row in reversed(station.rows) if row.request.op_id == first.jobID)
+        assert (last.state, last.reason) == (State.CANCELLED, Reason.SUPERSEDED)
+        assert second.jobID in last.detail
+
+
+async def test_a_retry_is_a_new_operation_that_names_the_old(
+    admission: Admission, client: Client, operations: OperationTable, join: Join
+) -> None:
+    node = await join()
+    request = InstallRequest(uri="https://host/own-2.tar.gz", name="own", alias="mine")
+    first = await admission.install(node.id, request, actor="ada")
+    with pytest.raises(NotRetryable, match="queued"):
+        await admission.retry(first.jobID, actor="bob")
+    stored = await operations.request(first.jobID)
+    assert stored is not None
+    failed = Projection(
+        request=stored, workflow_id="w", at=now(), seq=1, state=State.FAILED, reason=Reason.NO_DISK, ended_at=now()
+    )
+    await operations.record(failed)
+    await client.get_workflow_handle(operation_workflow_id(node.id, "mine")).terminate()
+    again = await admission.retry(first.jobID, actor="bob")
+    redriven = await operations.request(again.jobID)
+    assert redriven is not None
+    assert (redriven.retry_of, redriven.requested_by) == (first.jobID, "bob")
+    assert redriven.wanted == stored.wanted, "uri, name and alias too (G6)"
+
+
+@pytest.mark.parametrize("kind", [Kind.ROLLBACK, Kind.REMOVE])
+async def test_rollback_and_removal_need_no_gallery(
+    admission: Admission, operations: OperationTable, join: Join, kind: Kind
+) -> None:
+    node = await join()
+    accepted = await admission.ask(kind, node.id, InstallRequest(backend="unheard-of"), actor="ada")
+    stored = await operations.request(accepted.jobID)
+    assert stored is not None
+    assert (stored.wanted.kind, stored.wanted.family, stored.wanted.uri) == (kind, "unheard-of", "")
+    with pytest.raises(InvalidRequest, match="backend name required"):
+        await admission.ask(kind, node.id, InstallRequest(), actor="ada")
