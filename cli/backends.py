@@ -47,6 +47,7 @@ def install(
     uri: Annotated[str, typer.Option(help="Fetch this archive (.tar.gz) instead of what a gallery has.")] = "",
     sha256: Annotated[str, typer.Option(help="What the archive's digest must be.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Install although it is there already.")] = False,
+    on_drained: Annotated[bool, typer.Option("--on-drained", help="On a node that is drained, on purpose.")] = False,
     wait: Annotated[bool, typer.Option("--watch", help="Stay until it ends; Ctrl-C leaves it running.")] = False,
     url: Url = None,
     token: Token = None,
@@ -60,7 +61,13 @@ def install(
     """
     # Not validated here: the API says what is wrong, in the words it has for everybody.
     request = InstallRequest.model_construct(
-        backend=name, name=name if uri else "", version=version, uri=uri, sha256=sha256, force=force
+        backend=name,
+        name=name if uri else "",
+        version=version,
+        uri=uri,
+        sha256=sha256,
+        force=force,
+        on_drained=on_drained,
     )
     with connect(url, token, home) as api:
         accepted = read(JobAccepted, api.post_once(f"/api/nodes/{segment(node)}/backends/install", request))

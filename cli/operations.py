@@ -61,8 +61,7 @@ def list_operations(
     """List what is open, and what ended badly and was not dismissed."""
     with connect(url, token, home) as api:
         answer = api.get("/api/operations", all=everything, node=node, state=state, limit=limit)
-    # In the list `progress` is LocalAI's number; ours is beside it.
-    operations = [read(OperationView, {**entry, "progress": entry["gauge"]}) for entry in answer["operations"]]
+    operations = [read(OperationView, entry) for entry in answer["operations"]]
     if as_json:
         return print_json(operations)
     console = make_console()
