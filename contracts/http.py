@@ -284,6 +284,18 @@ class BackendCatalogue(Shape):
     backends: list[BackendEntry]
 
 
+class SourceAccess(Shape):
+    """`GET /api/node/{id}/sources?host=`: how a node reaches a source. Asked for at use, never kept."""
+
+    host: str
+    """name, or name:port"""
+    username: str = ""
+    password: str = ""
+    ca: str = ""
+    """certificates in PEM that are trusted beside the system's"""
+    proxy: str = ""
+
+
 class Readiness(Shape):
     ready: bool
     missing: dict[str, str] = Field(default_factory=dict)

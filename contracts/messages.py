@@ -54,6 +54,16 @@ class BackendList(Message):
         return value or []
 
 
+class UpgradePolicy(WireEnum):
+    """What becomes of a running backend when its version is replaced."""
+
+    RESTART = auto()
+    """stop what runs, swap, start the same set again"""
+    OVERLAP = auto()
+    """the new one is ready before the old one stops"""
+    UNKNOWN = auto()
+
+
 class Command(Message):
     """`backend.install`, `.upgrade` and `.delete`: do this to a backend. `kind` tells protocol 2 what is meant."""
 
@@ -73,6 +83,11 @@ class Command(Message):
     version: str = ""
     sha256: str = ""
     size: int = 0
+    mirrors: list[str] = Field(default_factory=list)
+    """where else the same artifact is, in the order in which they are asked"""
+    start: bool = False
+    """start the backend afterwards; an install starts nothing unless asked"""
+    policy: UpgradePolicy = UpgradePolicy.RESTART
 
 
 class Answer(WireEnum):
@@ -122,6 +137,9 @@ class Outcome(Message):
     bytes_fetched: int = 0
     bytes_reused: int = 0
     """taken from a partial download instead of the source"""
+    addresses: dict[str, str] = Field(default_factory=dict)
+    """what was started: process key -> host:port"""
+    stopped_process_keys: list[str] = Field(default_factory=list)
 
 
 class CommandReply(Message):
@@ -220,6 +238,76 @@ class CancelReply(Message):
     """from the arrival of the cancel to the last byte written"""
     bytes_done: int = 0
     outcome: Outcome | None = None
+    error: str = ""
+
+
+class LogsQuestion(Message):
+    """`backend.logs`: what a backend has written. Without `cursor` the tail; with it what came since, waited for."""
+
+    backend: str = ""
+    """a process key, or a backend's name; empty lists the keys"""
+    cursor: int | None = None
+    lines: int = 200
+    wait_s: float = 0.0
+    """follow: answer as soon as there is more, at the latest after so long"""
+
+
+class LogsReply(Message):
+    keys: list[str] = Field(default_factory=list)
+    """the processes whose logs are here"""
+    key: str = ""
+    lines: list[str] = Field(default_factory=list)
+    cursor: int = 0
+    """ask again from here"""
+    error: str = ""
+
+
+class RunningModel(Message):
+    model_id: str
+    replica_index: int = 0
+    address: str = ""
+    """as this node sees it: 127.0.0.1:<port>"""
+    # protocol 2
+    backend: str = ""
+    version: str = ""
+
+
+class RunningModels(Message):
+    """Reply to `models.running`; processes that are being stopped are left out."""
+
+    models: list[RunningModel] = Field(default_factory=list)
+    error: str = ""
+
+    def encode(self) -> bytes:
+        """LocalAI's readers expect the list and each index, empty or not."""
+        return self.model_dump_json(exclude_none=True).encode()
+
+
+class ModelQuestion(Message):
+    """`model.unload`, `model.stop` and `model.delete`."""
+
+    model_name: str = ""
+    address: str = ""
+    process_key: str = ""
+    expected_address: str = ""
+    force: bool = False
+
+
+class ModelReply(Message):
+    """Reply to `model.unload` and `model.delete`."""
+
+    success: bool = False
+    error: str = ""
+
+
+class ModelStopped(Message):
+    """Reply to `model.stop`, given once the process has ended. Nothing there is `terminated`, not `matched`."""
+
+    matched: bool = False
+    freed: bool = False
+    terminated: bool = False
+    process_key: str = ""
+    address: str = ""
     error: str = ""
 
 

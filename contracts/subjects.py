@@ -32,6 +32,26 @@ def stop_node(node_id: str) -> str:
     return f"nodes.{token(node_id)}.stop"  # nodes.<id>.stop
 
 
+def models_running(node_id: str) -> str:
+    return f"nodes.{token(node_id)}.models.running"  # nodes.<id>.models.running
+
+
+def unload_model(node_id: str) -> str:
+    return f"nodes.{token(node_id)}.model.unload"  # nodes.<id>.model.unload
+
+
+def stop_model(node_id: str) -> str:
+    return f"nodes.{token(node_id)}.model.stop"  # nodes.<id>.model.stop
+
+
+def delete_model(node_id: str) -> str:
+    return f"nodes.{token(node_id)}.model.delete"  # nodes.<id>.model.delete
+
+
+def logs(node_id: str) -> str:
+    return f"nodes.{token(node_id)}.backend.logs"  # nodes.<id>.backend.logs          (protocol 2)
+
+
 def cancel(node_id: str) -> str:
     return f"nodes.{token(node_id)}.backend.cancel"  # nodes.<id>.backend.cancel        (protocol 2)
 

@@ -24,6 +24,13 @@ REASONS: dict[Reason, Words] = {
         "the artifact is not the one that was asked for (sha256 differs)",
         "Compare the digest in the gallery with the file at the source; nothing was installed.",
     ),
+    Reason.SOURCE_DENIED: Words(
+        "the source wants other credentials",
+        "Give it some: `nodesmith sources add HOST --username NAME --password-stdin`, then retry.",
+    ),
+    Reason.STILL_RUNS: Words(
+        "a process of the backend could not be stopped", "Look at the node's processes; the files were kept."
+    ),
     Reason.BAD_ARCHIVE: Words("the archive is damaged or cut off", "Build or upload the archive again."),
     Reason.ARCHIVE_ESCAPES: Words(
         "the archive has a member that would leave its folder",
@@ -32,6 +39,17 @@ REASONS: dict[Reason, Words] = {
     Reason.NO_SUCH_BACKEND: Words("there is no such backend", "`nodesmith backends ls` lists what there is."),
     Reason.NO_DISK: Words("not enough disk space on the node", "Free space on the node, then retry."),
     Reason.UNSUPPORTED_PLATFORM: Words("no build of this backend fits the node", "Choose another backend or node."),
+    Reason.NOT_INSTALLED: Words("the backend is not installed on the node", "Install it instead."),
+    Reason.NO_PREVIOUS_VERSION: Words(
+        "the node has no previous version of this backend", "Install the version that is wanted."
+    ),
+    Reason.DID_NOT_START: Words(
+        "installed, but it did not become healthy", "Read the tail of its log in the error, then mend the backend."
+    ),
+    Reason.ROLLED_BACK: Words(
+        "the new version did not become healthy, so the node went back to the previous one",
+        "Read the tail of its log in the error; the previous version serves.",
+    ),
     Reason.REFUSED_BY_NODE: Words("the node refused", "Read its message; retry starts a new operation."),
     Reason.DEADLINE: Words("it took longer than its deadline", "Look at the node, then retry with a longer deadline."),
     Reason.LOST_NODE: Words(

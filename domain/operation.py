@@ -68,6 +68,8 @@ class Reason(WireEnum):
     HELD = "held"
     # failures that another attempt may cure
     DOWNLOAD_FAILED = "download_failed"
+    SOURCE_DENIED = "source_denied"
+    STILL_RUNS = "still_runs"
     INTERRUPTED = "interrupted"
     NODE_ERROR = "node_error"
     # permanent failures
@@ -77,6 +79,10 @@ class Reason(WireEnum):
     NO_SUCH_BACKEND = "no_such_backend"
     NO_DISK = "no_disk"
     UNSUPPORTED_PLATFORM = "unsupported_platform"
+    NOT_INSTALLED = "not_installed"
+    NO_PREVIOUS_VERSION = "no_previous_version"
+    DID_NOT_START = "did_not_start"
+    ROLLED_BACK = "rolled_back"
     REFUSED_BY_NODE = "refused_by_node"
     DEADLINE = "deadline"
     LOST_NODE = "lost_node"
@@ -104,6 +110,10 @@ PERMANENT = frozenset(
         Reason.NO_SUCH_BACKEND,
         Reason.NO_DISK,
         Reason.UNSUPPORTED_PLATFORM,
+        Reason.NOT_INSTALLED,
+        Reason.NO_PREVIOUS_VERSION,
+        Reason.DID_NOT_START,
+        Reason.ROLLED_BACK,
         Reason.REFUSED_BY_NODE,
     }
 )
