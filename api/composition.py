@@ -152,9 +152,12 @@ async def _until_done(prepare: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _cancel(*tasks: "asyncio.Task[None]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    """Until they are over: a driver in the middle of connecting may swallow a cancel."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=TRY_AGAIN_S)
 
 
 def _checks(

@@ -24,18 +24,13 @@ GRACE_S = 5
 class ApiServer(uvicorn.Server):
     """Uvicorn without signal handlers of its own; it ends the event streams before it waits for open requests."""
 
-    def __init__(self, parts: Parts, *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, parts: Parts, listening: socket.socket) -> None:
         app = create_app(parts)
         super().__init__(
             uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=GRACE_S)
         )
         self._events = parts.events
-        self._socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-
-    @property
-    def port(self) -> int:
-        number: int = self._socket.getsockname()[1]
-        return number
+        self._socket = listening
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -59,14 +54,19 @@ async def serve(settings: ControlSettings, stop: asyncio.Event) -> int:
     """Listen at once, whatever server is missing; /readyz says which."""
     async with AsyncExitStack() as closing:
         try:
+            listening = closing.enter_context(bind(settings.api_host, settings.api_port))
             parts = await compose(settings, closing)
-            server = ApiServer(parts, host=settings.api_host, port=settings.api_port)
         except (NodesmithError, OSError) as error:
             sys.stderr.write(f"nodesmith api cannot start: {error}\n")
             return 1
-        log.info("api.listening", host=settings.api_host, port=server.port)
-        await server.run_until(stop)
+        log.info("api.listening", host=settings.api_host, port=settings.api_port)
+        await ApiServer(parts, listening).run_until(stop)
     return 0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take the port before anything else is opened."""
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
 def main() -> None:

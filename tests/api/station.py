@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import httpx2
 
 from api.composition import compose
-from api.main import ApiServer
+from api.main import ApiServer, bind
 from api.parts import Parts
 from runtime.settings import ControlSettings
 
@@ -78,9 +78,9 @@ async def composed(settings: ControlSettings, *, queue: str) -> AsyncIterator[Ap
 @asynccontextmanager
 async def served(parts: Parts) -> AsyncIterator[Api]:
     """Serve these parts on a free port for as long as the block lasts."""
-    server, stop = ApiServer(parts), asyncio.Event()
-    serving = asyncio.create_task(server.run_until(stop))
-    url = f"http://127.0.0.1:{server.port}"
+    listening, stop = bind("127.0.0.1", 0), asyncio.Event()
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    serving = asyncio.create_task(ApiServer(parts, listening).run_until(stop))
     async with httpx2.AsyncClient(base_url=url, headers=bearer(ADMIN_TOKEN), timeout=30) as http:
         try:
             yield Api(url, parts, http)

@@ -8,13 +8,12 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from api.stream import EventHub, Stream
-from bus.connection import node_bus
 from bus.reports import NodeReports
 from contracts.messages import Progress
-from domain.node import NatsCredential
 from domain.operation import Phase, State
 from store.database import Database
 from store.events import EventFeed
+from tests.api.node import on_the_bus
 from tests.api.sse import reading
 from tests.api.station import ADMIN_TOKEN, Api, served, until
 from tests.databases import opened
@@ -115,18 +114,11 @@ async def test_number_from_the_future_is_read_as_now(api: Api) -> None:
 
 async def test_progress_of_a_node_rides_the_stream_without_a_number(api: Api) -> None:
     node = await api.approved_node()
-    credential = NatsCredential(node["nats_jwt"], node["nats_user_seed"], node["expires_at"])
-    bus = node_bus(node["nats_url"], node["id"], lambda: credential)
-    bus.start()
-    try:
-        assert await bus.wait_up(10)
-        async with reading(api, op_id="op-progress") as reader:
-            said = Progress(op_id="op-progress", phase=Phase.DOWNLOADING, bytes_done=5, bytes_total=10, percentage=50)
-            await NodeReports(bus, node["id"]).progress(said.model_copy(update={"op_id": "op-other"}))
-            await NodeReports(bus, node["id"]).progress(said)
-            tick = await reader.next()
-    finally:
-        await bus.close()
+    async with on_the_bus(node) as bus, reading(api, op_id="op-progress") as reader:
+        said = Progress(op_id="op-progress", phase=Phase.DOWNLOADING, bytes_done=5, bytes_total=10, percentage=50)
+        await NodeReports(bus, node["id"]).progress(said.model_copy(update={"op_id": "op-other"}))
+        await NodeReports(bus, node["id"]).progress(said)
+        tick = await reader.next()
     assert (tick.kind, tick.number) == ("progress", None)
     assert (tick.data["op_id"], tick.data["node_id"]) == ("op-progress", node["id"])
     assert (tick.data["phase"], tick.data["percentage"], tick.data["bytes_done"]) == ("downloading", 50, 5)

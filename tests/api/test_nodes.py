@@ -1,24 +1,10 @@
 """Nodes over HTTP: register, heartbeat, list, approve, and what is on their disks."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from bus.commands import serve
-from bus.connection import node_bus
-from contracts.messages import (
-    BackendList,
-    CancelCommand,
-    CancelReply,
-    Command,
-    CommandReply,
-    Installed,
-    OpQuestion,
-    OpReply,
-)
-from domain.node import NatsCredential
+from tests.api.node import on_the_bus
 from tests.api.station import REGISTRATION_TOKEN, Api, bearer, until
 from tests.servers import NatsForTests
 
@@ -97,41 +83,6 @@ async def test_heartbeat_of_an_unknown_node_is_404(api: Api) -> None:
 
 
 # what is on a node's disk, asked over the bus ------------------------------------------------------------------
-
-
-class Desk:
-    """A node that has one backend and does nothing else."""
-
-    async def list_backends(self) -> BackendList:
-        return BackendList(backends=[Installed(name="echo", version="2", digest="ab")])
-
-    async def command(self, command: Command) -> CommandReply:
-        raise AssertionError(command)
-
-    async def cancel(self, command: CancelCommand) -> CancelReply:
-        raise AssertionError(command)
-
-    async def ask(self, question: OpQuestion) -> OpReply:
-        raise AssertionError(question)
-
-    async def stop_backend(self, command: Command) -> None:
-        raise AssertionError(command)
-
-    async def stop_node(self) -> None:
-        raise AssertionError
-
-
-@asynccontextmanager
-async def on_the_bus(node: dict[str, Any]) -> AsyncIterator[None]:
-    credential = NatsCredential(node["nats_jwt"], node["nats_user_seed"], node["expires_at"])
-    bus = node_bus(node["nats_url"], node["id"], lambda: credential)
-    bus.start()
-    try:
-        assert await bus.wait_up(10)
-        await serve(bus, node["id"], Desk())
-        yield
-    finally:
-        await bus.close()
 
 
 async def test_backends_of_a_node_are_what_the_node_says(api: Api) -> None:

@@ -1,0 +1,54 @@
+"""A node on the bus, with the credential that the API gave it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bus.commands import serve
+from bus.connection import Bus, node_bus
+from contracts.messages import (
+    BackendList,
+    CancelCommand,
+    CancelReply,
+    Command,
+    CommandReply,
+    Installed,
+    OpQuestion,
+    OpReply,
+)
+from domain.node import NatsCredential
+
+
+class Desk:
+    """A node that has one backend and does nothing else."""
+
+    async def list_backends(self) -> BackendList:
+        return BackendList(backends=[Installed(name="echo", version="2", digest="ab")])
+
+    async def command(self, command: Command) -> CommandReply:
+        raise AssertionError(command)
+
+    async def cancel(self, command: CancelCommand) -> CancelReply:
+        raise AssertionError(command)
+
+    async def ask(self, question: OpQuestion) -> OpReply:
+        raise AssertionError(question)
+
+    async def stop_backend(self, command: Command) -> None:
+        raise AssertionError(command)
+
+    async def stop_node(self, order: StopOrder) -> None:
+        raise AssertionError
+
+
+@asynccontextmanager
+async def on_the_bus(node: dict[str, Any]) -> AsyncIterator[Bus]:
+    credential = NatsCredential(node["nats_jwt"], node["nats_user_seed"], node["expires_at"])
+    bus = node_bus(node["nats_url"], node["id"], lambda: credential)
+    bus.start()
+    try:
+        assert await bus.wait_up(10)
+        await serve(bus, node["id"], Desk())
+        yield bus
+    finally:
+        await bus.close()

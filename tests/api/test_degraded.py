@@ -1,0 +1,130 @@
+"""Degraded, not hanging: what is missing is said, and what does not need it goes on. Bounds are measured elsewhere;
+here a deadline only catches hangs."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.credentials import new_trust
+from runtime.settings import ControlSettings
+from stack import servers as stack_servers
+from stack.nats import NatsServer
+from stack.postgres import PostgresServer
+from stack.temporal import TemporalServer
+from tests.api.station import Api, composed, ready, settings_for, until
+from tests.servers import NatsForTests, free_port
+
+HANGS_S = 20
+
+
+@pytest.fixture(scope="module")
+async def without_temporal(settings: ControlSettings, queue: str) -> AsyncIterator[Api]:
+    elsewhere = settings.model_copy(update={"temporal_address": f"127.0.0.1:{free_port()}"})
+    async with composed(elsewhere, queue=queue) as api:
+        await until(lambda: api.http.get("/readyz"), lambda answer: set(answer.json()["missing"]) == {"temporal"})
+        yield api
+
+
+@pytest.fixture(scope="module")
+async def without_postgresql(settings: ControlSettings, queue: str) -> AsyncIterator[Api]:
+    elsewhere = settings.model_copy(update={"database_url": f"postgresql://nobody@127.0.0.1:{free_port()}/none"})
+    async with composed(elsewhere, queue=queue) as api:
+        yield api
+
+
+async def asked(api: Api, verb: str, path: str, **parts: Any) -> Any:
+    async with asyncio.timeout(HANGS_S):
+        return await api.http.request(verb, path, **parts)
+
+
+async def test_without_temporal_writes_are_refused_and_lists_are_served(without_temporal: Api) -> None:
+    api = without_temporal
+    node = await api.approved_node()
+    answer = await asked(api, "POST", f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"})
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "2"
+    assert answer.json()["server"] == "temporal"
+    listed = await asked(api, "GET", "/api/operations")
+    assert listed.status_code == 200
+    assert listed.json()["operations"] == []
+    assert listed.json()["stale_since"]
+    assert (await asked(api, "GET", "/api/nodes")).status_code == 200
+    readiness = await asked(api, "GET", "/readyz")
+    assert readiness.status_code == 503
+    assert "no operation can be started" in readiness.json()["missing"]["temporal"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "path"),
+    [
+        ("GET", "/api/nodes"),
+        ("GET", "/api/operations"),
+        ("GET", "/api/operations/x"),
+        ("GET", "/api/events"),
+        ("POST", "/api/nodes/x/backends/install"),
+        ("POST", "/api/operations/x/cancel"),
+        ("POST", "/api/sign-in-links"),
+    ],
+)
+async def test_without_postgresql_everything_that_needs_it_is_503(
+    without_postgresql: Api, verb: str, path: str
+) -> None:
+    answer = await asked(without_postgresql, verb, path, json={"backend": "echo"} if verb == "POST" else None)
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "2"
+    assert answer.json()["server"] == "postgresql"
+
+
+async def test_without_postgresql_the_process_lives_and_says_so(without_postgresql: Api) -> None:
+    assert (await asked(without_postgresql, "GET", "/healthz")).status_code == 200
+    readiness = await asked(without_postgresql, "GET", "/readyz")
+    assert set(readiness.json()["missing"]) == {"postgresql"}
+    assert (await asked(without_postgresql, "GET", "/api/backends")).status_code == 200
+
+
+async def test_process_that_started_before_its_servers_is_ready_once_they_are_there(tmp_path: Path) -> None:
+    trust = new_trust()
+    postgres = PostgresServer(tmp_path / "pg", free_port(), "secret", tmp_path / "pg.log", settings={"fsync": "off"})
+    nats = NatsServer(folder=tmp_path, port=free_port(), trust=trust, log=tmp_path / "nats.log")
+    temporal = TemporalServer(
+        database=tmp_path / "temporal.db",
+        port=free_port(),
+        ui_port=free_port(),
+        http_port=free_port(),
+        metrics_port=free_port(),
+        log=tmp_path / "temporal.log",
+    )
+    settings = settings_for(
+        tmp_path,
+        database_url=postgres.url(),
+        nats_url=nats.url,
+        account_seed=trust.account_seed,
+        temporal=temporal.address,
+    )
+    async with composed(settings, queue=secrets.token_hex(4)) as api, AsyncExitStack() as running:
+        first = await api.http.get("/readyz")
+        assert set(first.json()["missing"]) == {"postgresql", "nats", "temporal"}
+        for server in (postgres, nats, temporal):
+            await running.enter_async_context(stack_servers.running(server))
+        await ready(api)
+        node = await api.approved_node()
+        answer = await asked(api, "POST", f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"})
+        assert answer.status_code == 202
+
+
+async def test_without_nats_installs_are_accepted_and_wait(
+    settings: ControlSettings, queue: str, nats_server: NatsForTests
+) -> None:
+    nowhere = settings.model_copy(update={"nats_url": f"nats://127.0.0.1:{free_port()}"})
+    async with composed(nowhere, queue=queue) as api:
+        await until(lambda: api.http.get("/readyz"), lambda answer: set(answer.json()["missing"]) == {"nats"})
+        node = await api.approved_node()
+        answer = await asked(api, "POST", f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"})
+        assert answer.status_code == 202
+        listed = await asked(api, "GET", f"/api/nodes/{node['id']}/backends")
+        assert listed.status_code == 504

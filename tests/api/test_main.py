@@ -1,0 +1,81 @@
+"""The process: starts with what its environment says, and stops when it is told to."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from runtime.settings import ControlSettings
+from tests.api.station import ADMIN_TOKEN, bearer, until
+from tests.servers import free_port
+
+
+def environment(settings: ControlSettings, port: int) -> dict[str, str]:
+    named = settings.model_dump(mode="json", exclude_defaults=True) | {"api_port": port}
+    values = {f"NODESMITH_{name.upper()}": str(value) for name, value in named.items()}
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("NODESMITH_")}, **values}
+
+
+@asynccontextmanager
+async def process(variables: dict[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "api.main", env=variables, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        yield started
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.communicate()
+
+
+async def test_process_serves_until_sigterm_and_ends_open_streams(settings: ControlSettings) -> None:
+    port = free_port()
+    async with (
+        process(environment(settings, port)) as api,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=bearer(ADMIN_TOKEN)) as http,
+    ):
+        await until(lambda: answers(http), bool)
+        async with http.stream("GET", "/api/events") as stream:
+            lines = stream.aiter_lines()
+            await anext(lines)
+            api.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(20):
+                assert [line async for line in lines][-1] == ""
+        assert await asyncio.wait_for(api.wait(), 20) == 0
+
+
+async def answers(http: httpx2.AsyncClient) -> bool:
+    try:
+        return (await http.get("/readyz")).status_code == 200
+    except httpx2.TransportError:
+        return False
+
+
+@pytest.mark.parametrize("name", ["ADMIN_TOKEN_FILE", "REGISTRATION_TOKEN_FILE", "NATS_ACCOUNT_SEED_FILE"])
+async def test_process_without_a_secret_refuses_to_start(settings: ControlSettings, name: str, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    variables = {**environment(settings, free_port()), f"NODESMITH_{name}": str(empty)}
+    assert f"NODESMITH_{name}" in await refusal(variables)
+
+
+async def test_process_whose_port_is_taken_says_so(settings: ControlSettings) -> None:
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    assert "Address already in use" in await refusal(environment(settings, port))
+    server.close()
+
+
+async def refusal(variables: dict[str, str]) -> str:
+    """What the process says on its way out."""
+    async with process(variables) as api:
+        _, said = await asyncio.wait_for(api.communicate(), 30)
+        assert api.returncode == 1
+    return said.decode()
