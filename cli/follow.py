@@ -14,7 +14,7 @@ from domain.operation import ENDED
 EVENTS = "/api/events"
 PROGRESS = "progress"
 _FIRST_PAUSE = 0.5
-_LONGEST_PAUSE = 5.0
+_LONGEST_PAUSE = 2.0
 
 
 @dataclass(frozen=True)

@@ -121,26 +121,33 @@ def _what_changed(operation: OperationDetail) -> str:
 
 
 class Lines:
-    """For a pipe or a log: a line for each change, and one each ten per cent."""
+    """For a pipe or a log: a line for each change, and one each `step` per cent."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, step: float | None = _STEP) -> None:
         self._console = console
-        self._next = _STEP
+        self._step = step
+        self._next = step or 0.0
         self._is_lost = False
 
     def state(self, operation: OperationDetail) -> None:
-        self._is_lost = False
+        self._found()
         self._say(headline(operation))
 
     def tick(self, progress: ProgressView) -> None:
-        if progress.phase is not None and progress.percentage >= self._next:
+        self._found()
+        if self._step and progress.phase is not None and progress.percentage >= self._next:
             self._say(gauge(progress))
-            self._next = (progress.percentage // _STEP + 1) * _STEP
+            self._next = (progress.percentage // self._step + 1) * self._step
 
     def lost(self, why: str) -> None:
         if not self._is_lost:
             self._say(f"no answer from the API ({why}); the operation goes on, asking again")
         self._is_lost = True
+
+    def _found(self) -> None:
+        if self._is_lost:
+            self._say("the API answers again")
+        self._is_lost = False
 
     def _say(self, text: str) -> None:
         self._console.print(f"{datetime.now():%H:%M:%S}  {escape(text)}", soft_wrap=True)  # noqa: DTZ005 - the reader's clock
@@ -152,13 +159,17 @@ class Bar:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task("", total=100.0, text="")
-        self._lines = Lines(progress.console)
+        self._lines = Lines(progress.console, step=None)
+        self._state = ""
 
     def state(self, operation: OperationDetail) -> None:
         self._lines.state(operation)
-        self._progress.update(self._task, description=operation.state.value)
+        self._state = operation.state.value
+        self._progress.update(self._task, description=self._state)
 
     def tick(self, progress: ProgressView) -> None:
+        self._lines.tick(progress)
+        self._progress.update(self._task, description=self._state)
         if progress.phase is not None:
             self._progress.update(self._task, completed=progress.percentage, text=gauge(progress))
 

@@ -165,5 +165,6 @@ def test_a_pipe_gets_a_line_for_each_change_and_each_tenth() -> None:
         "downloading",
         "downloading",
         "no answer from the API (x); the operation goes on, asking again",
+        "the API answers again",
         "succeeded",
     ]
