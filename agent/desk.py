@@ -1,6 +1,6 @@
 """What this node answers on the bus."""
 
-import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -14,6 +14,7 @@ from contracts.messages import (
     CommandReply,
     OpQuestion,
     OpReply,
+    StopOrder,
 )
 
 log = structlog.stdlib.get_logger(__name__)
@@ -22,10 +23,10 @@ log = structlog.stdlib.get_logger(__name__)
 class Desk:
     """Operations go to their own desk; the rest is answered here."""
 
-    def __init__(self, operations: Operations, installer: Installer, stop: asyncio.Event) -> None:
+    def __init__(self, operations: Operations, installer: Installer, obey: Callable[[StopOrder], None]) -> None:
         self._operations = operations
         self._installer = installer
-        self._stop = stop
+        self._obey = obey
 
     async def command(self, command: Command) -> CommandReply | None:
         return await self._operations.command(command)
@@ -46,6 +47,5 @@ class Desk:
         """This agent installs backends and starts none, so there is nothing to stop."""
         log.info("stop.nothing_runs", backend=command.backend)
 
-    async def stop_node(self) -> None:
-        log.info("stop.asked_by_control_plane")
-        self._stop.set()
+    async def stop_node(self, order: StopOrder) -> None:
+        self._obey(order)

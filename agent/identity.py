@@ -76,5 +76,8 @@ class IdentityFile:
             log.warning("identity.unreadable", file=str(self._path))
             return None
 
+    def forget(self) -> None:
+        self._path.unlink(missing_ok=True)
+
     def save(self, identity: Identity) -> None:
         write_durably(self._path, identity.model_dump_json().encode())

@@ -16,7 +16,8 @@ from agent.journal import DiskJournal
 from agent.machine import machine_id, resources
 from agent.operations import Operations
 from agent.racing import first_of, unless
-from agent.registration import Registrar
+from agent.registration import Registrar, Removed
+from agent.retirement import SENTENCES, Retired, Retirement
 from agent.settings import AgentSettings
 from agent.shelf import Shelf
 from agent.sources import Sources
@@ -24,9 +25,10 @@ from agent.threads import Threads
 from bus.commands import serve
 from bus.connection import Bus, node_bus
 from bus.heartbeats import keep_beating
+from bus.presence import answer_for
 from bus.reports import NodeReports
 from contracts.http import RegisterRequest
-from contracts.messages import Heartbeat, Outcome
+from contracts.messages import Heartbeat, Outcome, StopOrder, StopWhy
 from domain.node import Protocol
 
 log = structlog.stdlib.get_logger(__name__)
@@ -42,6 +44,7 @@ class Agent:
         self._machine_id = machine_id(settings.home)
         self._journal = DiskJournal(settings.home / "journal")
         self._threads = Threads()
+        self._retirement = Retirement(settings.home)
         self._registrar = Registrar(
             http, IdentityFile(settings.home), token=settings.registration_token(), request=self._registration
         )
@@ -52,23 +55,46 @@ class Agent:
         self._beats = 0
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`. A control plane that knows us under another id from now on gets a new link."""
+        """Until `stop`. A node that was removed stays, idle, so that nothing starts it again for nothing."""
         interrupted = await asyncio.to_thread(self._take_stock)
         try:
-            while not stop.is_set():
-                admitted = await unless(stop, self._registrar.admitted())
-                if admitted is not None:
-                    identity, is_fresh = admitted
-                    await self._serve_as(identity, interrupted, stop, is_fresh=is_fresh)
-                    interrupted = []
+            if (retired := self._retirement.load()) is None:
+                retired = await self._take_part(interrupted, stop)
+            if retired is not None:
+                self._retirement.tell(retired)
+                await stop.wait()
         finally:
             self._journal.close()
             self._threads.close()
 
+    async def _take_part(self, interrupted: list[Outcome], stop: asyncio.Event) -> Retired | None:
+        """Registered and linked, again and again, until `stop` or until we were removed."""
+        admission = self._registrar.admitted
+        while not stop.is_set():
+            try:
+                admitted = await unless(stop, admission())
+                if admitted is None:
+                    break
+                why = await self._serve_as(admitted[0], interrupted, stop, is_fresh=admitted[1])
+            except Removed as word:
+                log.warning("registration.removed", error=str(word))
+                why = StopWhy.REMOVED
+            if why in SENTENCES:
+                self._registrar.forget()
+                return self._retirement.begin(why)
+            interrupted, admission = [], self._ask_anew
+        await self._registrar.leave(self._boot_id)
+        return None
+
+    async def _ask_anew(self) -> tuple[Identity, bool]:
+        """After an order to stop, what is kept is not enough: the control plane has to say yes."""
+        return await self._registrar.ask_until_admitted(), True
+
     async def _serve_as(
         self, identity: Identity, interrupted: list[Outcome], stop: asyncio.Event, *, is_fresh: bool
-    ) -> None:
-        """Linked as this node until `stop`, or until we are another one."""
+    ) -> StopWhy:
+        """Linked as this node until `stop`, an order that is meant for us, or until we are another one."""
+        orders: asyncio.Queue[StopOrder] = asyncio.Queue()
         bus = node_bus(identity.nats_url, identity.node_id, self._registrar.nats_credential)
         operations = Operations(
             self._journal,
@@ -76,29 +102,52 @@ class Agent:
             NodeReports(bus, identity.node_id),
             progress_every=self._settings.progress_interval.total_seconds(),
         )
-        await serve(bus, identity.node_id, Desk(operations, self._installer, stop))
+        await serve(bus, identity.node_id, Desk(operations, self._installer, orders.put_nowait))
+        await answer_for(bus, identity.node_id, self._boot_id)
         bus.start()
         for outcome in interrupted:
             operations.say(outcome)
         try:
-            await self._attend(bus, identity, operations, stop, is_fresh=is_fresh)
+            return await self._attend(bus, identity, operations, orders, stop, is_fresh=is_fresh)
         finally:
             await operations.close()
             await bus.close()
 
     async def _attend(
-        self, bus: Bus, identity: Identity, operations: Operations, stop: asyncio.Event, *, is_fresh: bool
-    ) -> None:
-        """Heartbeats and renewals, until `stop` or another id; a loop that breaks ends the agent."""
+        self,
+        bus: Bus,
+        identity: Identity,
+        operations: Operations,
+        orders: "asyncio.Queue[StopOrder]",
+        stop: asyncio.Event,
+        *,
+        is_fresh: bool,
+    ) -> StopWhy:
+        """Heartbeats and renewals, until `stop`, an order or another id; a loop that breaks ends the agent."""
 
         async def beat() -> Heartbeat:
             return await self._heartbeat(identity.node_id, operations)
 
+        obeying = asyncio.ensure_future(self._meant_for_us(orders))
         await first_of(
             stop.wait(),
+            obeying,
             keep_beating(bus, beat, every=self._settings.heartbeat_interval.total_seconds()),
             self._registrar.keep_linked(bus, at_once=not is_fresh),
         )
+        if obeying.cancelled():
+            return StopWhy.UNKNOWN
+        if (why := obeying.result()) in (StopWhy.ASKED, StopWhy.UNKNOWN):
+            stop.set()
+        return why
+
+    async def _meant_for_us(self, orders: "asyncio.Queue[StopOrder]") -> StopWhy:
+        """The next order that is not for another process of this node."""
+        while True:
+            order = await orders.get()
+            if order.boot_id in ("", self._boot_id):
+                log.warning("stop.ordered", why=order.why)
+                return order.why
 
     def _take_stock(self) -> list[Outcome]:
         """What an earlier life of this agent left behind; it is reported, never resumed."""

@@ -18,6 +18,7 @@ from agent.registration import Registrar
 from bus.commands import serve
 from bus.connection import Bus, node_bus
 from bus.heartbeats import keep_beating
+from bus.presence import answer_for
 from bus.reports import NodeReports
 from contracts.http import RegisterRequest
 from contracts.messages import (
@@ -34,6 +35,7 @@ from contracts.messages import (
     Progress,
     Resources,
     Result,
+    StopOrder,
 )
 from domain.node import Protocol
 from domain.operation import Kind, Phase, Reason
@@ -160,6 +162,7 @@ class PlayedAgent:
         bus = node_bus(identity.nats_url, identity.node_id, self.registrar.nats_credential, ping_interval=PING_S)
         self._reports = NodeReports(bus, identity.node_id)
         await serve(bus, identity.node_id, self)
+        await answer_for(bus, identity.node_id, self._boot_id)
         bus.start()
         try:
             await bus.wait_up()
@@ -193,8 +196,8 @@ class PlayedAgent:
     async def stop_backend(self, command: Command) -> None:
         log.info("stop.nothing_runs", backend=command.backend)
 
-    async def stop_node(self) -> None:
-        log.info("stop.ignored_by_a_played_node", node=self._name)
+    async def stop_node(self, order: StopOrder) -> None:
+        log.info("stop.ignored_by_a_played_node", node=self._name, why=order.why)
 
     # what it reports ------------------------------------------------------------------------------------------
 

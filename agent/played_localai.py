@@ -16,7 +16,7 @@ from bus.commands import serve_localai
 from bus.connection import Bus, node_bus
 from bus.reports import NodeReports
 from contracts.http import RegisterRequest
-from contracts.messages import BackendList, Command, CommandReply, Progress, Result
+from contracts.messages import BackendList, Command, CommandReply, Progress, Result, StopOrder
 from domain.operation import Kind
 
 log = structlog.stdlib.get_logger(__name__)
@@ -68,8 +68,8 @@ class PlayedLocalAIWorker:
     async def stop_backend(self, command: Command) -> None:
         log.info("stop.nothing_runs", backend=command.backend)
 
-    async def stop_node(self) -> None:
-        log.info("stop.ignored_by_a_played_node", node=self._name)
+    async def stop_node(self, order: StopOrder) -> None:
+        log.info("stop.ignored_by_a_played_node", node=self._name, why=order.why)
 
     async def _perform(self, command: Command) -> CommandReply:
         self._totals.begun += 1

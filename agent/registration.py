@@ -19,7 +19,8 @@ log = structlog.stdlib.get_logger(__name__)
 ASK_AGAIN_S = 2.0
 LONGEST_WAIT_S = 30.0
 _TIMEOUT_S = 10.0
-_BOOT_PATIENCE_S = 3.0
+_BOOT_PATIENCE_S = 4.0
+_LEAVE_TIMEOUT_S = 2.0
 
 
 class NotRegistered(Exception):
@@ -30,9 +31,18 @@ class CredentialRefused(NotRegistered):
     """The control plane does not take this credential."""
 
 
+class Refused(NotRegistered):
+    """The control plane answered, and will not have this node now: the name or the identity is another's."""
+
+
+class Removed(NotRegistered):
+    """The control plane says that this node was removed."""
+
+
 class IdentityStore(Protocol):
     def load(self) -> Identity | None: ...
     def save(self, identity: Identity) -> None: ...
+    def forget(self) -> None: ...
 
 
 async def register(http: httpx2.AsyncClient, request: RegisterRequest, *, bearer: str) -> RegisterResponse:
@@ -48,6 +58,10 @@ async def register(http: httpx2.AsyncClient, request: RegisterRequest, *, bearer
         raise NotRegistered(f"The control plane does not answer: {error!r}") from error
     if response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         raise CredentialRefused(_sentence(response))
+    if response.status_code == HTTPStatus.GONE:
+        raise Removed(_sentence(response))
+    if response.is_client_error:
+        raise Refused(_sentence(response))
     if not response.is_success:
         raise NotRegistered(_sentence(response))
     return RegisterResponse.model_validate_json(response.content)
@@ -94,12 +108,16 @@ class Registrar:
         try:
             async with asyncio.timeout(_BOOT_PATIENCE_S):
                 fresh = await self.ask_once()
+        except (Refused, Removed) as error:
+            log.warning("registration.refused", error=str(error))
+            return await self.ask_until_admitted(), True
         except (NotRegistered, TimeoutError) as error:
             log.warning("registration.later", error=str(error))
             return kept, False
         return (fresh, True) if fresh.is_admitted(_now()) else (await self.ask_until_admitted(), True)
 
     async def ask_until_admitted(self) -> Identity:
+        """Ask again and again; only `Removed` is an answer that ends it."""
         wait = ASK_AGAIN_S
         while True:
             try:
@@ -108,6 +126,8 @@ class Registrar:
                     return identity
                 log.info("registration.pending", node_id=identity.node_id)
                 wait = ASK_AGAIN_S
+            except Removed:
+                raise
             except NotRegistered as error:
                 log.warning("registration.failed", error=str(error), again_in_s=wait)
             await asyncio.sleep(wait)
@@ -127,6 +147,27 @@ class Registrar:
         self.identity = known.after(response, _now())
         self._store.save(self.identity)
         return self.identity
+
+    async def leave(self, boot_id: str) -> None:
+        """Tell the control plane that this node goes; it finds out by itself if it does not hear us."""
+        if self.identity is None:
+            return
+        headers = {"Authorization": f"Bearer {self.identity.api_token}"}
+        try:
+            response = await self._http.post(
+                f"/api/node/{self.identity.node_id}/deregister",
+                json={"boot_id": boot_id},
+                headers=headers,
+                timeout=_LEAVE_TIMEOUT_S,
+            )
+            response.raise_for_status()
+        except httpx2.HTTPError as error:
+            log.warning("leave.not_told", error=repr(error))
+
+    def forget(self) -> None:
+        """This node is nobody any more."""
+        self.identity = None
+        self._store.forget()
 
     async def keep_linked(self, bus: Bus, *, at_once: bool = False) -> None:
         """Renew the credential before it ends; returns when the control plane knows us under another id.

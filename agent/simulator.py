@@ -76,8 +76,7 @@ class _Simulation:
             heartbeat_s=options.heartbeat_interval,
         )
         kind = PlayedLocalAIWorker if options.protocol == Protocol.LOCALAI else PlayedAgent
-        width = len(str(options.nodes))
-        names = [f"{options.name_prefix}-{number:0{width}}" for number in range(1, options.nodes + 1)]
+        names = [f"{options.name_prefix}-{number}" for number in range(1, options.nodes + 1)]
         return [kind(name, self._http, options.registration_token, part, self._totals) for name in names]
 
     async def _play(self, node: PlayedAgent | PlayedLocalAIWorker) -> None:

@@ -21,6 +21,7 @@ from contracts.messages import (
     Message,
     OpQuestion,
     OpReply,
+    StopOrder,
 )
 from domain.errors import NoAnswer
 from domain.operation import Kind, Reason
@@ -78,7 +79,7 @@ class WorkerDesk(Protocol):
     async def command(self, command: Command) -> CommandReply | None: ...
     async def list_backends(self) -> BackendList: ...
     async def stop_backend(self, command: Command) -> None: ...
-    async def stop_node(self) -> None: ...
+    async def stop_node(self, order: StopOrder) -> None: ...
 
 
 class NodeDesk(WorkerDesk, Protocol):
@@ -106,7 +107,7 @@ async def serve_localai(bus: Bus, node_id: str, desk: WorkerDesk) -> None:
         subjects.delete(node_id): _commands(desk, Kind.REMOVE),
         subjects.list_backends(node_id): lambda _payload: desk.list_backends(),
         subjects.stop_backend(node_id): lambda payload: desk.stop_backend(_stop_command(payload)),
-        subjects.stop_node(node_id): lambda _payload: desk.stop_node(),
+        subjects.stop_node(node_id): lambda payload: desk.stop_node(_stop_order(payload)),
     }
     await _hear(bus, answerers)
 
@@ -137,6 +138,14 @@ def _commands(desk: WorkerDesk, meant: Kind) -> _Answerer:
 def _stop_command(payload: bytes) -> Command:
     """LocalAI sends nothing, or `null`, to stop everything."""
     return Command() if payload in (b"", b"null") else Command.decode(payload)
+
+
+def _stop_order(payload: bytes) -> StopOrder:
+    """LocalAI sends `null`; whatever else cannot be read is an order to leave all the same."""
+    try:
+        return StopOrder.decode(payload)
+    except ValueError:
+        return StopOrder()
 
 
 def _in_own_task(bus: Bus, answerer: _Answerer, tasks: set[asyncio.Task[None]]) -> Callable[[Msg], Awaitable[None]]:

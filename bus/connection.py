@@ -30,7 +30,7 @@ Handler = Callable[[Msg], Awaitable[None]]
 PING_INTERVAL = 10
 _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
-_DRAIN = 5
+_SETTLE_S = 5
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,6 @@ class Bus:
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": 1,
             "reconnect_to_server_handler": _next_try,
-            "drain_timeout": _DRAIN,
             "error_cb": self._on_error,
             "disconnected_cb": self._on_lost,
             "reconnected_cb": self._on_back,
@@ -149,20 +148,18 @@ class Bus:
         The client's flush writes its PING ahead of what is queued: only the second one comes after it.
         """
         with contextlib.suppress(nats.errors.Error):
-            await self._client.flush()
-            await self._client.flush()
+            await self._client.flush(_SETTLE_S)
+            await self._client.flush(_SETTLE_S)
 
     async def close(self) -> None:
         """Say what is still to be said, then leave."""
-        was_up = self.is_up
-        self._up.clear()
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
-        try:
-            await (self._client.drain() if was_up else self._client.close())
-        except nats.errors.Error:
-            await self._client.close()
+        if self.is_up:
+            await self.settle()
+        self._up.clear()
+        await self._client.close()
 
     async def _ask(self, subject: str, payload: bytes, within: float) -> bytes:
         asking = asyncio.ensure_future(self._client.request(subject, payload, timeout=within))
