@@ -10,7 +10,7 @@ from stack.child import Child, Program
 from stack.errors import StackError
 
 LOOPBACK = "127.0.0.1"
-_POLL = 0.02
+_FIRST_POLL, _LAST_POLL = 0.02, 0.2
 
 
 class Server(Protocol):
@@ -47,7 +47,8 @@ async def start(server: Server, *, patience: float = 60.0, started: Callable[[Ch
 
 
 async def until_answered(server: Server, child: Child, *, patience: float) -> None:
-    deadline = time.monotonic() + patience
+    """Ask again and again, less and less often: on two cores every question is taken from those who start."""
+    deadline, pause = time.monotonic() + patience, _FIRST_POLL
     while not await server.answers():
         if child.returncode is not None:
             raise StackError(
@@ -56,9 +57,11 @@ async def until_answered(server: Server, child: Child, *, patience: float) -> No
             )
         if time.monotonic() > deadline:
             raise StackError(
-                f"{server.name} did not answer within {patience:.0f} s.", remedy=f"Its log is {child.program.log}."
+                f"{server.name} did not answer within {patience:.0f} s; it last said: {child.last_words()}",
+                remedy=f"Its log is {child.program.log}.",
             )
-        await asyncio.sleep(_POLL)
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.2, _LAST_POLL)
 
 
 async def is_listening(port: int) -> bool:

@@ -20,7 +20,7 @@ from stack.record import ProcessState
 from stack.servers import Server
 from stack.supervisor import Supervisor
 
-_POLL = 0.05
+_POLL = 0.1
 _LONGEST_POLL = 1.0
 _AGENT_PATIENCE = 20.0
 _PENDING = "pending"
