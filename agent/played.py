@@ -96,6 +96,9 @@ class KeptInMemory:
     def save(self, identity: Identity) -> None:
         self._identity = identity
 
+    def forget(self) -> None:
+        self._identity = None
+
 
 class PretendInstaller:
     """Takes its time, reports progress, fails now and then, and remembers what it has installed."""

@@ -60,7 +60,7 @@ async def register(http: httpx2.AsyncClient, request: RegisterRequest, *, bearer
         raise CredentialRefused(_sentence(response))
     if response.status_code == HTTPStatus.GONE:
         raise Removed(_sentence(response))
-    if response.is_client_error:
+    if response.status_code == HTTPStatus.CONFLICT:
         raise Refused(_sentence(response))
     if not response.is_success:
         raise NotRegistered(_sentence(response))

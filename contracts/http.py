@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from contracts.messages import CancelMode, Installed, Resources
 from domain.node import NodeStatus, NodeType, Protocol
 from domain.operation import Kind, Phase, Reason, State
+from domain.wire import WireEnum
 
 Labels = Annotated[dict[str, str], BeforeValidator(lambda value: value or {})]
 """LocalAI workers may send null for an empty map."""
@@ -45,9 +46,9 @@ class RegisterRequest(Resources):
     token: str = ""
     # protocol 2
     protocol: Protocol = Protocol.LOCALAI
-    machine_id: str = ""
-    boot_id: str = ""
-    agent_version: str = ""
+    machine_id: str = Field(default="", max_length=255)
+    boot_id: str = Field(default="", max_length=255)
+    agent_version: str = Field(default="", max_length=255)
 
 
 class RegisterResponse(Shape):
@@ -85,8 +86,12 @@ class NodeView(Resources):
     status: NodeStatus
     approved_at: datetime | None = None
     drained_at: datetime | None = None
+    leaving_at: datetime | None = None
+    """the node itself is about to go; an admin's drain is `drained_at`"""
     left_at: datetime | None = None
     unreachable_since: datetime | None = None
+    rival_seen_at: datetime | None = None
+    """when a second process last claimed to be this node; it was refused"""
     last_heartbeat: datetime | None = None
     boot_id: str = ""
     agent_version: str = ""
@@ -98,6 +103,33 @@ class NodeView(Resources):
 
 class Message(Shape):
     message: str
+
+
+class Because(Shape):
+    """Why somebody asks for a change; kept with it."""
+
+    reason: str = Field(default="", max_length=500)
+
+
+class Running(WireEnum):
+    """What becomes of operations that a drained node is busy with."""
+
+    FINISH = "finish"
+    CANCEL = "cancel"
+    UNKNOWN = "unknown"
+
+
+class LifeChanged(Message):
+    """A node was drained, resumed or removed; `cancelled` are the operations that were told to end."""
+
+    status: NodeStatus | None = None
+    cancelled: list[str] = Field(default_factory=list)
+
+
+class Leaving(Shape):
+    """Body of a node's own drain or deregister; LocalAI sends none."""
+
+    boot_id: str = Field(default="", max_length=255)
 
 
 # operations ---------------------------------------------------------------------------------------------------
@@ -242,6 +274,19 @@ class CancelBody(Shape):
     reason: str = Field(default="", max_length=500)
     mode: CancelMode = CancelMode.DISCARD
     force: bool = False
+
+
+class HoldBody(Shape):
+    reason: str = Field(min_length=1, max_length=500)
+
+
+class HoldView(Shape):
+    """Whether work is held back, by whom and why."""
+
+    held: bool
+    reason: str = ""
+    by: str = ""
+    since: datetime | None = None
 
 
 class RetryBody(Shape):

@@ -336,3 +336,36 @@ class Heartbeat(Message):
 
     def encode(self) -> bytes:
         return self.model_dump_json(exclude_none=True).encode()
+
+
+class StopWhy(WireEnum):
+    """Why the control plane tells a node to stop; a LocalAI worker reads no reason and leaves."""
+
+    ASKED = auto()
+    REMOVED = auto()
+    """an admin removed the node: do not come back by yourself"""
+    CREDENTIAL_RESET = auto()
+    """the name was given free for another machine: do not come back by yourself"""
+    IDENTITY_IN_USE = auto()
+    """another process is this node already: ask again later"""
+    NOT_KNOWN = auto()
+    """nobody here knows this node (an older registry was restored): register again"""
+    UNKNOWN = auto()
+
+
+class StopOrder(Message):
+    """`nodes.<id>.stop`; nothing, or `null`, is a plain order to leave."""
+
+    why: StopWhy = StopWhy.ASKED
+    boot_id: str = ""
+    """only the process of this boot is meant; empty: all"""
+
+
+class BootQuestion(Message):
+    """`nodes.<id>.boot`: is the process of this boot there? Only that one answers."""
+
+    boot_id: str
+
+
+class BootReply(Message):
+    boot_id: str

@@ -52,6 +52,10 @@ def logs(node_id: str) -> str:
     return f"nodes.{token(node_id)}.backend.logs"  # nodes.<id>.backend.logs          (protocol 2)
 
 
+def boot(node_id: str) -> str:
+    return f"nodes.{token(node_id)}.boot"  # nodes.<id>.boot                  (protocol 2)
+
+
 def cancel(node_id: str) -> str:
     return f"nodes.{token(node_id)}.backend.cancel"  # nodes.<id>.backend.cancel        (protocol 2)
 

@@ -87,13 +87,33 @@ ERRORS: dict[str, Words] = {
     "invalid_request": Words("The request cannot be understood.", "Correct the field that is named."),
     "not_signed_in": Words("A valid token is needed.", "Send `Authorization: Bearer <token>`."),
     "not_allowed": Words("This credential may not do that.", "Use a credential with the right role."),
+    "too_many_failures": Words(
+        "Too many wrong credentials came from this address.", "Wait as long as Retry-After says, then use a valid one."
+    ),
+    "invite_spent": Words("This invite admits nobody any more.", "Ask for a new one: `nodesmith nodes invite`."),
+    "unknown_invite": Words("There is no such invite.", "`nodesmith nodes invites` lists them."),
+    "unknown_token": Words("There is no such token.", "`nodesmith tokens ls` lists the tokens."),
+    "token_name_taken": Words(
+        "A token of that name is in force already.", "Choose another name, or revoke it: `nodesmith tokens revoke NAME`."
+    ),
     "unknown_node": Words("There is no such node.", "`nodesmith nodes ls` lists the nodes."),
     "unknown_operation": Words("There is no such operation.", "`nodesmith ops ls` lists the operations."),
     "unknown_backend": Words("No gallery has that backend.", "`nodesmith backends ls` lists what there is."),
     "node_pending": Words("The node waits for approval.", "`nodesmith nodes approve NODE`, then ask again."),
     "node_not_for_backends": Words("The node runs no backends.", "Choose a node of type backend."),
     "node_drained": Words("The node is drained.", "Resume it, or ask with on_drained=true."),
-    "name_taken": Words("Another machine holds that node name.", "Choose another name, or reset the credential."),
+    "name_taken": Words(
+        "Another machine holds that node name.",
+        "Choose another name, or give this one free: `nodesmith nodes reset-credential NODE`.",
+    ),
+    "identity_in_use": Words(
+        "Another process is this node already.",
+        "Stop one of the two. A copied machine or folder needs a name of its own and no identity.json.",
+    ),
+    "node_removed": Words(
+        "This node was removed.",
+        "To let it join again, delete retired.json in its agent's home and restart the agent.",
+    ),
     "operation_conflict": Words(
         "Another operation holds this backend on this node.", "Wait for it, or cancel it: `nodesmith ops cancel ID`."
     ),

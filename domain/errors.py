@@ -30,6 +30,36 @@ class NotAllowed(NodesmithError):
     code = "not_allowed"
 
 
+class TooManyFailures(NodesmithError):
+    """Too many wrong credentials came from this address."""
+
+    code = "too_many_failures"
+
+
+class InviteSpent(NodesmithError):
+    """This invite admits nobody any more."""
+
+    code = "invite_spent"
+
+
+class UnknownInvite(NodesmithError):
+    """There is no such invite."""
+
+    code = "unknown_invite"
+
+
+class UnknownToken(NodesmithError):
+    """There is no such token."""
+
+    code = "unknown_token"
+
+
+class TokenNameTaken(NodesmithError):
+    """A token of that name is in force already."""
+
+    code = "token_name_taken"
+
+
 class UnknownNode(NodesmithError):
     """There is no such node."""
 
@@ -70,6 +100,18 @@ class NameTaken(NodesmithError):
     """Another machine holds that node name."""
 
     code = "name_taken"
+
+
+class IdentityInUse(NodesmithError):
+    """Another process is this node already."""
+
+    code = "identity_in_use"
+
+
+class NodeRemoved(NodesmithError):
+    """This node was removed."""
+
+    code = "node_removed"
 
 
 class OperationConflict(NodesmithError):

@@ -43,18 +43,22 @@ class NodeFacts:
     unreachable_since: datetime | None = None
 
 
-def status_of(facts: NodeFacts, *, now: datetime, listening_since: datetime) -> NodeStatus:
+def status_of(
+    facts: NodeFacts, *, now: datetime, listening_since: datetime, listened_until: datetime | None = None
+) -> NodeStatus:
     """Derive the status; `store.nodes` has the same expression in SQL, proved equal by a test.
 
-    `listening_since` is when the control plane began to listen: silence before that proves nothing.
+    The control plane listened from `listening_since` to `listened_until` (None: it listens now).
+    Silence before and after that proves nothing.
     """
+    until = now if listened_until is None else min(now, listened_until)
     if facts.approved_at is None:
         return NodeStatus.PENDING
     if facts.drained_at is not None or (facts.leaving_at is not None and facts.left_at is None):
         return NodeStatus.DRAINING
     if facts.left_at is not None or facts.last_heartbeat is None:
         return NodeStatus.OFFLINE
-    if now - max(facts.last_heartbeat, listening_since) > SILENT_AFTER:
+    if until - max(facts.last_heartbeat, listening_since) > SILENT_AFTER:
         return NodeStatus.OFFLINE
     if facts.unreachable_since is not None:
         return NodeStatus.UNHEALTHY

@@ -79,8 +79,22 @@ class NodeRow(Base):
     left_at: Mapped[datetime | None]
     last_heartbeat: Mapped[datetime | None]
     unreachable_since: Mapped[datetime | None]
+    rival_seen_at: Mapped[datetime | None]
+    """when a second process last claimed to be this node"""
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
+
+
+class RetiredCredentialRow(Base):
+    """A credential that was taken from its node: whoever still shows it is told why, not admitted anew."""
+
+    __tablename__ = "retired_credentials"
+
+    credential_hash: Mapped[str] = mapped_column(primary_key=True)
+    node_id: Mapped[str] = mapped_column(index=True)
+    node_name: Mapped[str]
+    why: Mapped[str]
+    retired_at: Mapped[datetime]
 
 
 class HeartbeatSinkRow(Base):
@@ -192,6 +206,8 @@ class SignInCodeRow(Base):
 
     code_hash: Mapped[str] = mapped_column(primary_key=True)
     actor: Mapped[str]
+    role: Mapped[str]
+    token_id: Mapped[str]
     expires_at: Mapped[datetime]
 
 
@@ -202,4 +218,61 @@ class SessionRow(Base):
 
     token_hash: Mapped[str] = mapped_column(primary_key=True)
     actor: Mapped[str]
+    role: Mapped[str]
+    token_id: Mapped[str]
     expires_at: Mapped[datetime]
+
+
+class BatchRow(Base):
+    """One intent for many nodes; how each member goes is told by its operation."""
+
+    __tablename__ = "batches"
+
+    batch_id: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    backend: Mapped[str]
+    family: Mapped[str]
+    request: Mapped[dict[str, Any]]
+    """what was asked for, whole, without the nodes"""
+    state: Mapped[str]
+    detail: Mapped[str]
+    requested_by: Mapped[str]
+    at: Mapped[datetime]
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    ended_at: Mapped[datetime | None]
+
+
+class BatchMemberRow(Base):
+    """One node of a batch, frozen when it was asked for; no foreign key to nodes: history outlives a node."""
+
+    __tablename__ = "batch_members"
+
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.batch_id", ondelete="CASCADE"), primary_key=True)
+    node_id: Mapped[str] = mapped_column(primary_key=True)
+    node_name: Mapped[str]
+    op_id: Mapped[str | None] = mapped_column(index=True)
+    joined: Mapped[bool]
+    verdict: Mapped[str | None]
+    detail: Mapped[str]
+
+
+class HoldRow(Base):
+    """A stop for everything that is not on a node yet; at most one is in force."""
+
+    __tablename__ = "holds"
+
+    id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+    reason: Mapped[str]
+    held_by: Mapped[str]
+    held_at: Mapped[datetime]
+    released_by: Mapped[str | None]
+    released_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        Index(
+            "uq_holds_in_force",
+            text("(released_at IS NULL)"),
+            unique=True,
+            postgresql_where=text("released_at IS NULL"),
+        ),
+    )

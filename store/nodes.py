@@ -44,6 +44,7 @@ def status_expression(now: datetime) -> ColumnElement[str]:
     """The SQL twin of `domain.node.status_of`; needs `heartbeat_sinks` joined on the node's protocol."""
     node, sink = NodeRow, HeartbeatSinkRow
     heard = func.greatest(node.last_heartbeat, sink.listening_since)
+    until = func.least(literal(now), sink.last_listened)
     return case(
         (node.approved_at.is_(None), literal(NodeStatus.PENDING.value)),
         (
@@ -51,7 +52,7 @@ def status_expression(now: datetime) -> ColumnElement[str]:
             literal(NodeStatus.DRAINING.value),
         ),
         (node.left_at.is_not(None) | node.last_heartbeat.is_(None), literal(NodeStatus.OFFLINE.value)),
-        (literal(now) - heard > SILENT_AFTER, literal(NodeStatus.OFFLINE.value)),
+        (until - heard > SILENT_AFTER, literal(NodeStatus.OFFLINE.value)),
         (node.unreachable_since.is_not(None), literal(NodeStatus.UNHEALTHY.value)),
         else_=literal(NodeStatus.HEALTHY.value),
     )

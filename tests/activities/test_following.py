@@ -25,6 +25,7 @@ from contracts.messages import (
     Outcome,
     Progress,
     Result,
+    StopOrder,
 )
 from contracts.temporal import NodeTask, OperationRequest, Policy, Wanted
 from domain.node import Protocol
@@ -64,7 +65,7 @@ class PlayedDesk:
     async def stop_backend(self, command: Command) -> None:
         raise AssertionError(command)
 
-    async def stop_node(self) -> None:
+    async def stop_node(self, order: StopOrder) -> None:
         raise AssertionError
 
 

@@ -15,6 +15,7 @@ from contracts.messages import (
     Installed,
     OpQuestion,
     OpReply,
+    StopOrder,
 )
 from domain.node import NatsCredential
 

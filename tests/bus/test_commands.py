@@ -21,6 +21,7 @@ from contracts.messages import (
     OpQuestion,
     OpReply,
     OpStanding,
+    StopOrder,
 )
 from domain.errors import NoAnswer, NodeAway
 from domain.operation import Kind, Reason
@@ -54,7 +55,7 @@ class ScriptedDesk:
         self.heard.append(command)
         self.stopped.set()
 
-    async def stop_node(self) -> None:
+    async def stop_node(self, order: StopOrder) -> None:
         self.stopped.set()
 
 
