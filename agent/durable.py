@@ -1,62 +1,99 @@
 """Files that are there after a power cut, or as they were before: all blocking, so called in threads."""
 
 import contextlib
+import errno
 import os
+import shutil
 import threading
 from pathlib import Path
 
 from agent.failures import Stopped
 
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
-def write_durably(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+
+class Disk:
+    """Every single step that changes the tree: what a test records, or stops after."""
+
+    def make_folder(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, path: Path, content: bytes, mode: int) -> None:
+        """Written and synced; the name is not yet."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        try:
+            os.fchmod(descriptor, mode)
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def sync(self, path: Path) -> None:
+        """A file's content, or the names in a folder."""
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.replace(new)
+
+    def symlink(self, link: Path, target: str) -> None:
+        link.symlink_to(target)
+
+    def remove(self, folder: Path) -> None:
+        """What is in the way of nobody: a leftover must not undo what has been done."""
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_durably(path: Path, content: bytes, *, mode: int = 0o600, disk: Disk | None = None) -> None:
     """Replace a file by one rename; readers see the old content or the new."""
+    disk = disk or Disk()
     draft = path.with_name(f".{path.name}.draft")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    try:
-        os.fchmod(descriptor, mode)
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(content)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    draft.replace(path)
-    sync_folder(path.parent)
+    disk.write(draft, content, mode)
+    disk.rename(draft, path)
+    disk.sync(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder last."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_tree(root: Path, halt: threading.Event) -> None:
+def sync_tree(root: Path, halt: threading.Event, disk: Disk) -> None:
     """Make everything below a folder last, before anybody is pointed at it."""
     for folder, _, names in os.walk(root):
         for name in names:
             if halt.is_set():
                 raise Stopped
-            _sync_file(Path(folder, name))
-        sync_folder(Path(folder))
+            path = Path(folder, name)
+            if not path.is_symlink():
+                disk.sync(path)
+        disk.sync(Path(folder))
 
 
-def _sync_file(path: Path) -> None:
-    if path.is_symlink():
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def point(link: Path, target: str) -> None:
-    """Let a symbolic link name another target, by one rename."""
-    draft = link.with_name(f".{link.name}.draft")
+def point(pointer: Path, target: str, disk: Disk) -> None:
+    """Let `pointer` name another target, by one rename; without symbolic links it is a file that holds the name."""
+    draft = pointer.with_name(f".{pointer.name}.draft")
     with contextlib.suppress(FileNotFoundError):
         draft.unlink()
-    draft.symlink_to(target)
-    draft.replace(link)
-    sync_folder(link.parent)
+    try:
+        disk.symlink(draft, target)
+    except OSError as error:
+        if not has_no_links(error):
+            raise
+        disk.write(draft, target.encode(), 0o644)
+    disk.rename(draft, pointer)
+    disk.sync(pointer.parent)
+
+
+def target_of(pointer: Path) -> str | None:
+    """The name that `point` has left."""
+    if pointer.is_symlink():
+        return os.readlink(pointer)  # noqa: PTH115 - the name, not a path
+    try:
+        return pointer.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def has_no_links(error: OSError) -> bool:
+    """Whether a filesystem said that it knows no links."""
+    return error.errno in _NO_LINKS

@@ -7,7 +7,7 @@ from agent import archive
 from agent.downloads import Downloads, Partial
 from agent.failures import OperationFailed
 from agent.job import Done, Job
-from agent.shelf import Shelf
+from agent.shelf import Shelf, not_installed
 from agent.threads import Threads
 from contracts.messages import Command, Installed
 from domain.operation import Kind, Phase, Reason
@@ -16,16 +16,22 @@ from domain.operation import Kind, Phase, Reason
 class Installer:
     """Fetch, verify, unpack beside the live version, swap. Until the swap the old version serves."""
 
-    def __init__(self, shelf: Shelf, downloads: Downloads, threads: Threads, limits: archive.Limits) -> None:
+    def __init__(
+        self, shelf: Shelf, downloads: Downloads, threads: Threads, limits: archive.Limits, *, at_once: int
+    ) -> None:
         self._shelf = shelf
         self._downloads = downloads
         self._threads = threads
         self._limits = limits
+        self._slots = asyncio.Semaphore(at_once)
 
     async def perform(self, job: Job) -> Done:
         match job.command.kind:
             case Kind.INSTALL | Kind.UPGRADE:
-                return await self._install(job)
+                async with self._slots:
+                    return await self._install(job)
+            case Kind.ROLLBACK:
+                return await self._roll_back(job)
             case Kind.REMOVE:
                 return await self._remove(job)
         raise OperationFailed(Reason.REFUSED_BY_NODE, f"This agent cannot do {job.command.kind}.")
@@ -40,13 +46,21 @@ class Installer:
         command = job.command
         job.gauge.move(Phase.RESOLVING)
         before = await self._threads.run(job.halt, self._shelf.installed, command.family)
-        if before is not None and not command.force and _is_same(before, command.sha256):
+        if before is None and command.kind is Kind.UPGRADE:
+            raise not_installed(command.family)
+        if self._has(before, command, command.sha256):
             return Done(changed=False, before=before, after=before)
         async with self._downloads.fetched(job) as artifact:
-            if before is not None and not command.force and _is_same(before, artifact.digest):
+            if self._has(before, command, artifact.digest):
                 return Done(changed=False, before=before, after=before)
             after = await self._replace(job, artifact)
         return Done(changed=True, before=before, after=after)
+
+    def _has(self, installed: Installed | None, command: Command, digest: str) -> bool:
+        """Installed already, and fit to run."""
+        if installed is None or command.force or not _is_same(installed, digest):
+            return False
+        return self._shelf.is_runnable(command.family)
 
     async def _replace(self, job: Job, artifact: Partial) -> Installed | None:
         command, run = job.command, self._threads.run
@@ -68,6 +82,15 @@ class Installer:
             loop.call_soon_threadsafe(job.gauge.move, Phase.EXTRACTING)
 
         await self._threads.run(job.halt, archive.unpack, file, staging, self._limits, job.halt, tick)
+
+    async def _roll_back(self, job: Job) -> Done:
+        """Back to the version before, without a download."""
+        family, run = job.command.family, self._threads.run
+        job.gauge.move(Phase.SWAPPING)
+        before = await run(job.halt, self._shelf.installed, family)
+        job.commit()
+        after = await run(job.halt, self._shelf.roll_back, family)
+        return Done(changed=True, before=before, after=after)
 
     async def _remove(self, job: Job) -> Done:
         family = job.command.family

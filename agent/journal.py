@@ -19,7 +19,8 @@ from domain.wire import WireEnum
 
 log = structlog.stdlib.get_logger(__name__)
 
-KEPT = timedelta(days=90)
+KEPT = timedelta(days=30)
+"""outcomes and tombstones: longer than any sender goes on repeating a command"""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
@@ -105,6 +106,13 @@ class DiskJournal:
         self._entries[entry.op_id] = entry
         await asyncio.get_running_loop().run_in_executor(self._writer, self._write, entry)
 
+    async def reap(self) -> None:
+        """Forget what is too old to matter; asked for now and then by an agent that runs for months."""
+        loop = asyncio.get_running_loop()
+        for entry in [entry for entry in self._entries.values() if _is_old(entry)]:
+            del self._entries[entry.op_id]
+            await loop.run_in_executor(self._writer, self._forget, entry.op_id)
+
     def close(self) -> None:
         self._writer.shutdown(wait=True)
 
@@ -115,7 +123,7 @@ class DiskJournal:
             log.exception("journal.unreadable", file=path.name)
             path.rename(path.with_suffix(".unreadable"))
             return
-        if entry.standing is not Standing.RUNNING and datetime.now(UTC) - entry.at > KEPT:
+        if _is_old(entry):
             path.unlink()
             return
         self._entries[entry.op_id] = entry
@@ -127,8 +135,15 @@ class DiskJournal:
         except OSError:
             log.exception("journal.not_written", op_id=entry.op_id)
 
+    def _forget(self, op_id: str) -> None:
+        (self._folder / _file_name(op_id)).unlink(missing_ok=True)
+
     def _write(self, entry: Entry) -> None:
         write_durably(self._folder / _file_name(entry.op_id), entry.model_dump_json(exclude_none=True).encode())
+
+
+def _is_old(entry: Entry) -> bool:
+    return entry.standing is not Standing.RUNNING and datetime.now(UTC) - entry.at > KEPT
 
 
 def _file_name(op_id: str) -> str:

@@ -51,7 +51,9 @@ class Agent:
         self._shelf = Shelf(settings.home / "backends")
         self._downloads = self._build_downloads(http)
         limits = archive.Limits(members=settings.max_members, unpacked=settings.max_unpacked)
-        self._installer = Installer(self._shelf, self._downloads, self._threads, limits)
+        self._installer = Installer(
+            self._shelf, self._downloads, self._threads, limits, at_once=settings.parallel_operations
+        )
         self._beats = 0
 
     async def run(self, stop: asyncio.Event) -> None:

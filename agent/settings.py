@@ -32,6 +32,8 @@ class AgentSettings(BaseSettings):
     """how long a source that cannot be reached, or breaks off, is asked again before we say so"""
     disk_headroom: int = Field(default=256 * _MIB, ge=0)
     """what has to stay free on the disk beside the download"""
+    parallel_operations: int = Field(default=4, gt=0)
+    """installs and upgrades of different backends that run at once; the others wait"""
     max_members: int = Field(default=500_000, gt=0)
     max_unpacked: int = Field(default=512 * 1024 * _MIB, gt=0)
     log_level: str = "INFO"

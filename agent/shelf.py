@@ -8,7 +8,6 @@ backends/<family>/.staging-<op>/         not there yet
 
 import contextlib
 import hashlib
-import os
 import re
 import shutil
 import threading
@@ -16,9 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from agent.durable import point, sync_folder, sync_tree, write_durably
+from agent.durable import Disk, point, sync_tree, target_of, write_durably
+from agent.failures import OperationFailed
 from contracts.messages import Command, Installed
+from domain.operation import Reason
 
+RUN = "run.sh"
 _METADATA = "metadata.json"
 _LONGEST_NAME = 200
 _NOT_IN_A_VERSION = re.compile(r"[^A-Za-z0-9._+-]")
@@ -27,39 +29,59 @@ _NOT_IN_A_VERSION = re.compile(r"[^A-Za-z0-9._+-]")
 class Shelf:
     """Only complete versions are ever visible under `current`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self._root = root
+        self._disk = disk or Disk()
 
     def tidy(self) -> None:
         """Remove what an agent that was killed left unfinished; nothing runs yet."""
-        self._root.mkdir(parents=True, exist_ok=True)
+        self._disk.make_folder(self._root)
         for leftover in [*self._root.glob("*/.staging-*"), *self._root.glob(".removed-*")]:
-            shutil.rmtree(leftover, ignore_errors=True)
+            self._disk.remove(leftover)
         for family in self._root.iterdir():
             self._drop_unused(family)
 
+    # what is there --------------------------------------------------------------------------------------------
+
     def installed(self, family: str) -> Installed | None:
         """What serves now."""
-        return self._read(self._folder(family), "current")
+        return self._describe(self._folder(family))
 
     def everything(self) -> list[Installed]:
         folders = sorted(folder for folder in self._root.iterdir() if folder.is_dir())
-        found = (self._read(folder, "current") for folder in folders)
+        found = (self._describe(folder) for folder in folders)
         return [each for each in found if each is not None]
+
+    def live(self, family: str) -> Path | None:
+        """The folder of the version that serves: its own, which is never replaced under a running process."""
+        return self._version(self._folder(family), "current")
+
+    def is_runnable(self, family: str) -> bool:
+        folder = self.live(family)
+        return folder is not None and (folder / RUN).is_file()
+
+    # bringing a version in ------------------------------------------------------------------------------------
 
     def stage(self, family: str, op_id: str) -> Path:
         """An empty folder beside the live version."""
         staging = self._staging(family, op_id)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(staging)
-        staging.mkdir(parents=True)
+        self._disk.make_folder(staging)
         return staging
 
     def unstage(self, family: str, op_id: str) -> None:
-        shutil.rmtree(self._staging(family, op_id), ignore_errors=True)
+        """Away with it; with the family's folder too, if this was all there ever was."""
+        self._disk.remove(self._staging(family, op_id))
+        with contextlib.suppress(OSError):
+            self._folder(family).rmdir()
 
     def seal(self, staging: Path, command: Command, digest: str, halt: threading.Event) -> None:
         """Describe the staged version and make it outlive a power cut."""
+        run = staging / RUN
+        if not run.is_file():
+            raise OperationFailed(Reason.BAD_ARCHIVE, f"The archive has no {RUN}: it is no backend.")
+        run.chmod(run.stat().st_mode | 0o111)
         installed = Installed(
             name=command.name or command.backend or command.family,
             family=command.family,
@@ -68,21 +90,45 @@ class Shelf:
             digest=f"sha256:{digest}",
             installed_at=datetime.now(UTC),
         )
-        write_durably(staging / _METADATA, installed.encode(), mode=0o644)
-        sync_tree(staging, halt)
+        write_durably(staging / _METADATA, installed.encode(), mode=0o644, disk=self._disk)
+        sync_tree(staging, halt, self._disk)
 
     def put_live(self, family: str, staging: Path) -> Installed | None:
         """The swap: the old version serves until the one rename of `current`, and stays as `previous`."""
         folder = self._folder(family)
         sealed = Installed.decode((staging / _METADATA).read_bytes())
         place = _free_place(folder, sealed)
-        staging.rename(place)
-        sync_folder(folder)
-        if (folder / "current").is_symlink():
-            point(folder / "previous", os.readlink(folder / "current"))  # noqa: PTH115 - the name, not a path
-        point(folder / "current", place.name)
+        self._disk.rename(staging, place)
+        self._disk.sync(folder)
+        replaced = target_of(folder / "current")
+        if replaced is not None:
+            point(folder / "previous", replaced, self._disk)
+        point(folder / "current", place.name, self._disk)
+        if replaced is None:
+            self._disk.sync(self._root)
         self._drop_unused(folder)
-        return self._read(folder, "current")
+        return self._describe(folder)
+
+    # going back -----------------------------------------------------------------------------------------------
+
+    def roll_back(self, family: str) -> Installed | None:
+        """The previous version serves again, and the one it replaces becomes the previous one."""
+        folder = self._folder(family)
+        current, previous = target_of(folder / "current"), target_of(folder / "previous")
+        if self._describe(folder) is None or current is None:
+            raise not_installed(family)
+        if previous is None or self._version(folder, "previous") is None:
+            raise OperationFailed(Reason.NO_PREVIOUS_VERSION, f"Only one version of {family} is on this node.")
+        point(folder / "current", previous, self._disk)
+        point(folder / "previous", current, self._disk)
+        return self._describe(folder)
+
+    def forget_previous(self, family: str) -> None:
+        """For lack of space, or because it is no good."""
+        folder = self._folder(family)
+        with contextlib.suppress(FileNotFoundError):
+            (folder / "previous").unlink()
+        self._drop_unused(folder)
 
     def remove(self, family: str, op_id: str) -> bool:
         """Out of sight by one rename, then deleted; False when there was nothing."""
@@ -91,12 +137,14 @@ class Shelf:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(removed)
         try:
-            folder.rename(removed)
+            self._disk.rename(folder, removed)
         except FileNotFoundError:
             return False
-        sync_folder(self._root)
-        shutil.rmtree(removed, ignore_errors=True)
+        self._disk.sync(self._root)
+        self._disk.remove(removed)
         return True
+
+    # places ---------------------------------------------------------------------------------------------------
 
     def _folder(self, family: str) -> Path:
         return self._root / _folder_name(family)
@@ -104,24 +152,39 @@ class Shelf:
     def _staging(self, family: str, op_id: str) -> Path:
         return self._folder(family) / f".staging-{hashlib.sha256(op_id.encode()).hexdigest()[:16]}"
 
-    def _read(self, folder: Path, link: str) -> Installed | None:
-        try:
-            installed = Installed.decode((folder / link / _METADATA).read_bytes())
-        except (FileNotFoundError, NotADirectoryError, ValueError):
+    def _version(self, folder: Path, pointer: str) -> Path | None:
+        """Where a pointer leads; a `previous` that equals `current` is what a kill between two renames leaves."""
+        name = target_of(folder / pointer)
+        if name is None or not (folder / name).is_dir():
             return None
-        previous = self._read(folder, "previous") if link == "current" else None
-        if previous is None:
-            return installed
-        return installed.model_copy(update={"previous_version": previous.version, "previous_digest": previous.digest})
+        if pointer == "previous" and name == target_of(folder / "current"):
+            return None
+        return folder / name
+
+    def _describe(self, folder: Path) -> Installed | None:
+        current, previous = (self._read(self._version(folder, pointer)) for pointer in ("current", "previous"))
+        if current is None or previous is None:
+            return current
+        return current.model_copy(update={"previous_version": previous.version, "previous_digest": previous.digest})
+
+    def _read(self, version: Path | None) -> Installed | None:
+        try:
+            return Installed.decode((version / _METADATA).read_bytes()) if version else None
+        except (FileNotFoundError, ValueError):
+            return None
 
     def _drop_unused(self, folder: Path) -> None:
         """Keep the current version, the previous one, and what is being staged."""
         if not folder.is_dir():
             return
-        kept = {os.readlink(link) for link in (folder / "current", folder / "previous") if link.is_symlink()}  # noqa: PTH115
+        kept = {target_of(folder / pointer) for pointer in ("current", "previous")}
         for child in folder.iterdir():
             if child.is_dir() and not child.is_symlink() and child.name not in kept and child.name[0] != ".":
-                shutil.rmtree(child, ignore_errors=True)  # the swap has happened: an old folder must not undo that
+                self._disk.remove(child)
+
+
+def not_installed(family: str) -> OperationFailed:
+    return OperationFailed(Reason.NOT_INSTALLED, f"{family} is not installed on this node.")
 
 
 def _free_place(folder: Path, sealed: Installed) -> Path:

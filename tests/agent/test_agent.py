@@ -84,10 +84,62 @@ async def test_a_removal_takes_everything_and_a_second_one_changes_nothing(start
     assert node.tree() == {}
 
 
-async def test_a_rollback_is_honestly_refused(start_agent: StartAgent):
+async def test_a_rollback_brings_the_previous_version_back_without_a_download(start_agent: StartAgent):
     node = await start_agent()
+    await node.outcome_of(node.command(ECHO_1))
+    await node.outcome_of(node.command(ECHO_2, version="2", kind=Kind.UPGRADE))
+    asked = len(node.site.seen)
+    outcome = await node.outcome_of(node.command(b"", kind=Kind.ROLLBACK, uri="", sha256="", size=0))
+    assert outcome.before is not None
+    assert outcome.after is not None
+    assert (outcome.result, outcome.changed, outcome.bytes_fetched) == (Result.SUCCEEDED, True, 0)
+    assert (outcome.before.version, outcome.after.version, outcome.after.previous_version) == ("2", "1", "2")
+    assert (node.live() / "run.sh").read_bytes() == b"echo 1"
+    assert len(node.site.seen) == asked
+
+
+async def test_what_is_not_there_can_be_neither_upgraded_nor_rolled_back(start_agent: StartAgent):
+    node = await start_agent()
+    for kind in (Kind.UPGRADE, Kind.ROLLBACK):
+        outcome = await node.outcome_of(node.command(ECHO_1, kind=kind))
+        assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.NOT_INSTALLED)
+    await node.outcome_of(node.command(ECHO_1))
     outcome = await node.outcome_of(node.command(ECHO_1, kind=Kind.ROLLBACK))
-    assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.REFUSED_BY_NODE)
+    assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.NO_PREVIOUS_VERSION)
+    assert [request.path for request in node.site.seen] == [node.command(ECHO_1).uri]
+
+
+async def test_an_upgrade_to_what_is_there_says_that_it_changed_nothing(start_agent: StartAgent):
+    node = await start_agent()
+    await node.outcome_of(node.command(ECHO_1))
+    outcome = await node.outcome_of(node.command(ECHO_1, kind=Kind.UPGRADE))
+    assert (outcome.result, outcome.changed, outcome.bytes_fetched) == (Result.SUCCEEDED, False, 0)
+
+
+async def test_a_backend_that_lost_its_run_sh_is_not_there_already(start_agent: StartAgent):
+    node = await start_agent()
+    await node.outcome_of(node.command(ECHO_1))
+    (node.live() / "run.sh").unlink()
+    outcome = await node.outcome_of(node.command(ECHO_1))
+    assert (outcome.result, outcome.changed) == (Result.SUCCEEDED, True)
+    assert (node.live() / "run.sh").exists()
+
+
+async def test_more_installs_than_the_limit_wait_for_their_turn(start_agent: StartAgent):
+    node = await start_agent(parallel_operations=1)
+    first = node.command(big(1_000_000))
+    node.served(first).stops_at = 500_000
+    await node.send(first)
+    second = node.command(ECHO_2, family="other")
+    assert (await node.send(second)).answer is Answer.ACCEPTED
+    removal = await node.outcome_of(node.command(b"", family="third", kind=Kind.REMOVE))
+    assert removal.result is Result.SUCCEEDED
+    assert node.site.requests(second.uri) == []
+    async with node.control.attach(node.id, second.op_id) as reports:
+        node.served(first).gate.set()
+        while not isinstance(report := await reports.next(LONG), Outcome):
+            assert report is not None
+    assert report.result is Result.SUCCEEDED
 
 
 BAD: dict[str, tuple[bytes, dict[str, Any], Reason]] = {
@@ -96,6 +148,7 @@ BAD: dict[str, tuple[bytes, dict[str, Any], Reason]] = {
     "other digest": (ECHO_2, {"sha256": "0" * 64}, Reason.BAD_DIGEST),
     "not there": (ECHO_2, {"uri": "/artifacts/none.tar.gz"}, Reason.DOWNLOAD_FAILED),
     "no such scheme": (ECHO_2, {"uri": "oci://registry/image"}, Reason.REFUSED_BY_NODE),
+    "no run.sh": (packed(read_me=b"hello"), {}, Reason.BAD_ARCHIVE),
     "larger than the disk": (ECHO_2, {"size": 10**18}, Reason.NO_DISK),
 }
 

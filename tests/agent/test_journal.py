@@ -87,3 +87,14 @@ async def test_old_entries_are_forgotten(journal, folder):
     again, _ = reopened(folder)
     assert again.get("old") is None
     assert [path.name for path in folder.iterdir()] == ["new.json"]
+
+
+async def test_tombstones_are_kept_for_thirty_days_by_an_agent_that_never_restarts(journal, folder):
+    now = datetime.now(UTC)
+    for op_id, age in (("young", 29), ("old", 31)):
+        await journal.put(Entry(op_id=op_id, standing=Standing.CANCELLED, at=now - timedelta(days=age)))
+    await journal.put(Entry(op_id="runs", standing=Standing.RUNNING, at=now - timedelta(days=99)))
+    await journal.reap()
+    assert {path.name for path in folder.iterdir()} == {"young.json", "runs.json"}
+    assert journal.get("old") is None
+    assert journal.get("young") is not None

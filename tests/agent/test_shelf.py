@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.failures import OperationFailed
 from agent.shelf import Shelf
 from contracts.messages import Command
+from domain.operation import Reason
 
 NEVER = threading.Event()
 
@@ -97,6 +99,25 @@ def test_whatever_a_family_holds_it_is_one_folder_of_its_own(shelf, root, family
     assert [installed.family for installed in shelf.everything()] == [family]
     assert len(list(root.iterdir())) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"backends"}
+
+
+def test_going_back_swaps_the_two_versions_and_again_returns(shelf, root):
+    put(shelf, "1", "a")
+    put(shelf, "2", "b")
+    back = shelf.roll_back("echo")
+    assert (serving(root), back.version, back.previous_version) == ("1 a", "1", "2")
+    forth = shelf.roll_back("echo")
+    assert (serving(root), forth.version, forth.previous_version) == ("2 b", "2", "1")
+
+
+def test_a_previous_version_that_is_forgotten_is_gone(shelf, root):
+    put(shelf, "1", "a")
+    put(shelf, "2", "b")
+    shelf.forget_previous("echo")
+    assert (versions(root), shelf.installed("echo").previous_version) == ({"2"}, "")
+    with pytest.raises(OperationFailed) as failure:
+        shelf.roll_back("echo")
+    assert failure.value.reason is Reason.NO_PREVIOUS_VERSION
 
 
 def test_removing_takes_every_version_and_says_whether_there_was_one(shelf, root):
