@@ -9,7 +9,8 @@ from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from api import problems
-from api.auth import admin
+from api.auditing import Audited
+from api.auth import undeclared_is_for_admins, viewer
 from api.middleware import Edge
 from api.parts import Parts
 from api.routers import artifacts, backends, events, health, nodes, operations, pages, self_service, sign_in
@@ -32,9 +33,11 @@ def create_app(parts: Parts) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        dependencies=[Depends(undeclared_is_for_admins)],
     )
     app.state.parts = parts
     problems.install(app)
+    app.add_middleware(Audited)
     app.add_middleware(Edge)
     for module in _ROUTERS:
         app.include_router(module.router)
@@ -60,7 +63,7 @@ def _serve_openapi(app: FastAPI) -> None:
     schema = _schema(app)
     app.openapi = lambda: schema  # type: ignore[method-assign]
 
-    @app.get("/openapi.json", include_in_schema=False, dependencies=[Depends(admin)])
+    @app.get("/openapi.json", include_in_schema=False, dependencies=[Depends(viewer)])
     async def openapi() -> dict[str, Any]:
         return schema
 

@@ -1,21 +1,31 @@
-"""Who asks: the admin by token or signed-in browser, a node by its own credential."""
+"""Who asks: a caller with a role, by token or signed-in browser; a node by its own credential; or anyone.
+
+Every route declares one of them, and one that forgets is for admins only:
+
+    router = APIRouter(..., dependencies=[Depends(viewer)])     # every GET of the router
+    async def cancel(op_id: OpId, actor: Operator) -> ...       # a change, with the actor's name
+    @router.post("/...", dependencies=[Depends(admin)])         # a change, without
+"""
 
 import hmac
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
-from api.parts import PartsOf
+from api import auditing
+from api.parts import PartsOf, parts_of
+from domain.access import Caller, Role
 from domain.errors import NotAllowed, NotSignedIn
+from services.access import require
 from services.registration import hash_token
 
-ADMIN = "admin"
 SESSION_COOKIE = "nodesmith_session"
 _HARMLESS = {"GET", "HEAD", "OPTIONS"}
 
-_bearer = HTTPBearer(auto_error=False, scheme_name="token", description="The admin token, or a node's credential.")
+_bearer = HTTPBearer(auto_error=False, scheme_name="token", description="A token, or a node's credential.")
 _session = APIKeyCookie(
     name=SESSION_COOKIE, auto_error=False, scheme_name="session", description="A signed-in browser."
 )
@@ -35,24 +45,82 @@ Bearer = Annotated[str, Depends(bearer)]
 Session = Annotated[str | None, Depends(_session)]
 
 
-async def admin(request: Request, parts: PartsOf, token: Bearer, session: Session) -> str:
-    """The admin, by token or by a signed-in browser."""
-    if token and same(token, parts.admin_token):
-        return ADMIN
-    if session and not token and (actor := await parts.sign_in.actor_of(session)):
+async def caller(request: Request, token: Bearer, session: Session) -> Caller:
+    """Who asks; 401 unless a valid token or session was sent."""
+    access = parts_of(request).access
+    if token and (known := await access.by_token(token)):
+        return known
+    if session and not token and (known := await access.by_session(session)):
         _refuse_foreign_pages(request)
-        return actor
+        return known
     raise NotSignedIn
 
 
-async def admin_or_node(request: Request, parts: PartsOf, token: Bearer, session: Session) -> str:
-    """The admin, or any node with a credential of its own: artifacts are for both."""
+CallerOf = Annotated[Caller, Depends(caller)]
+
+
+async def viewer(request: Request, who: CallerOf) -> str:
+    """For everybody with a token: reads."""
+    return await _admit(request, who, Role.VIEWER)
+
+
+async def operator(request: Request, who: CallerOf) -> str:
+    """For operators and admins: operations, and draining nodes."""
+    return await _admit(request, who, Role.OPERATOR)
+
+
+async def admin(request: Request, who: CallerOf) -> str:
+    """For admins: who takes part, and with what."""
+    return await _admit(request, who, Role.ADMIN)
+
+
+async def viewer_or_node(request: Request, parts: PartsOf, token: Bearer, session: Session) -> str:
+    """Anybody with a token, or any node with a credential of its own: artifacts are for both."""
     if token and (node := await parts.nodes.with_credential(hash_token(token))):
         return node.id
-    return await admin(request, parts, token, session)
+    return await viewer(request, await caller(request, token, session))
 
 
+async def any_role(request: Request, who: CallerOf) -> str:
+    """For everybody with a token, also where something is written: only for what concerns nobody else."""
+    return await _admit(request, who, Role.VIEWER)
+
+
+async def itself() -> None:
+    """For a node that speaks for itself: the route checks that the credential is that node's own."""
+
+
+async def anyone(request: Request) -> None:
+    """For everybody, without a credential."""
+    request.state.is_open = True
+
+
+Viewer = Annotated[str, Depends(viewer)]
+Operator = Annotated[str, Depends(operator)]
 Admin = Annotated[str, Depends(admin)]
+
+READS = (viewer, viewer_or_node)
+DECLARATIONS = (operator, admin, any_role, itself, anyone)
+
+
+async def undeclared_is_for_admins(request: Request) -> None:
+    """In force on every route: what its author forgot to declare is not open."""
+    if not is_declared(request.scope["route"].dependant, reads=request.method in _HARMLESS):
+        token = await bearer(await _bearer(request))
+        await admin(request, await caller(request, token, await _session(request)))
+
+
+def is_declared(dependant: Dependant, *, reads: bool) -> bool:
+    """A router's `viewer` declares its reads; who may change something is said by the route itself."""
+    enough = (*DECLARATIONS, *READS) if reads else DECLARATIONS
+    return any(below.call in enough or is_declared(below, reads=reads) for below in dependant.dependencies)
+
+
+async def _admit(request: Request, who: Caller, needed: Role) -> str:
+    require(who, needed)
+    if request.method not in _HARMLESS:
+        await auditing.begin(request, who)
+    return who.name
 
 
 def _refuse_foreign_pages(request: Request) -> None:

@@ -25,10 +25,13 @@ from gallery.builtin import BuiltinGallery
 from gallery.catalogue import Catalogue
 from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect, prepare_namespace, run_url
+from services.access import Access
 from services.admission import Admission
 from services.cancellation import Cancellation
+from services.gate import Gate
 from services.intents import Intents
 from services.registration import Registration
+from store.audit import AuditTrail
 from store.clock import utc_now
 from store.database import Database
 from store.events import EventFeed
@@ -36,6 +39,7 @@ from store.idempotency import IdempotencyKeys
 from store.nodes import Nodes
 from store.operations import OperationTable
 from store.sign_in import SignIn
+from store.tokens import Tokens
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -93,13 +97,14 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
         registration=_registration(settings, nodes, issuer, secrets.registration_token),
         cancellation=Cancellation(nodes, operations, runs),
         sign_in=SignIn(database),
+        access=Access(Tokens(database), SignIn(database), secrets.admin_token, utc_now),
+        audit=AuditTrail(database),
         catalogue=catalogue,
         artifacts=gallery.folder,
         link=NodeClient(bus, reports),
         events=events,
         heartbeats=HttpHeartbeats(nodes),
         health=Health(_checks(database, bus, runs, preparing)),
-        admin_token=secrets.admin_token,
         run_url=_run_links(settings),
         temporal_ui_url=settings.temporal_ui_url,
     )
@@ -112,10 +117,11 @@ def _adapters(bus: Bus, database: Database) -> tuple[ReportHub, EventHub, Nodes,
 
 
 def _admission(settings: ControlSettings, database: Database, runs: TemporalRuns, catalogue: Catalogue) -> Admission:
+    operations = OperationTable(database)
     return Admission(
         nodes=Nodes(database),
-        operations=OperationTable(database),
-        runs=runs,
+        operations=operations,
+        gate=Gate(operations, runs),
         intents=Intents(catalogue, settings.uri_schemes),
         keys=IdempotencyKeys(database),
         policy=settings.policy,

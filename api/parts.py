@@ -12,10 +12,12 @@ from api.heartbeats import HttpHeartbeats
 from api.stream import EventHub
 from contracts.http import OperationView
 from gallery.catalogue import Catalogue
+from services.access import Access
 from services.admission import Admission
 from services.cancellation import Cancellation
 from services.ports import NodeLink
 from services.registration import Registration
+from store.audit import AuditTrail
 from store.nodes import Nodes
 from store.operations import OperationTable
 from store.sign_in import SignIn
@@ -38,7 +40,8 @@ class Parts:
     events: EventHub
     heartbeats: HttpHeartbeats
     health: Health
-    admin_token: str
+    access: Access
+    audit: AuditTrail
     run_url: Callable[[str, str], str]
     """workflow id and run id -> where the Temporal Web UI shows that run"""
     temporal_ui_url: str = ""
@@ -49,9 +52,9 @@ class Parts:
         return view.model_copy(update={"temporal_url": self.run_url(view.workflow_id, view.run_id)})
 
 
-def _parts(request: Request) -> Parts:
+def parts_of(request: Request) -> Parts:
     parts: Parts = request.app.state.parts
     return parts
 
 
-PartsOf = Annotated[Parts, Depends(_parts)]
+PartsOf = Annotated[Parts, Depends(parts_of)]

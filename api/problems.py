@@ -31,6 +31,7 @@ STATUS: dict[type[NodesmithError], int] = {
     errors.TokenNameTaken: 409,
     errors.UnknownNode: 404,
     errors.UnknownOperation: 404,
+    errors.UnknownBatch: 404,
     errors.UnknownBackend: 404,
     errors.NodeNotApproved: 409,
     errors.NodeNotForBackends: 409,
@@ -56,8 +57,8 @@ _INTERNAL = 500
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What a route declares beside its success: every route may answer 401, 500 and 503."""
-    return {status: _declared(status) for status in sorted({*statuses, 401, 500, 503})}
+    """What a route declares beside its success: every route may answer 401, 403, 429, 500 and 503."""
+    return {status: _declared(status) for status in sorted({*statuses, 401, 403, 429, 500, 503})}
 
 
 def _declared(status: int) -> dict[str, Any]:

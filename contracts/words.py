@@ -94,10 +94,11 @@ ERRORS: dict[str, Words] = {
     "unknown_invite": Words("There is no such invite.", "`nodesmith nodes invites` lists them."),
     "unknown_token": Words("There is no such token.", "`nodesmith tokens ls` lists the tokens."),
     "token_name_taken": Words(
-        "A token of that name is in force already.", "Choose another name, or revoke it: `nodesmith tokens revoke NAME`."
+        "A token of that name is in force already.", "Choose another name, or `nodesmith tokens revoke NAME`."
     ),
     "unknown_node": Words("There is no such node.", "`nodesmith nodes ls` lists the nodes."),
     "unknown_operation": Words("There is no such operation.", "`nodesmith ops ls` lists the operations."),
+    "unknown_batch": Words("There is no such batch.", "`nodesmith batches ls` lists the batches."),
     "unknown_backend": Words("No gallery has that backend.", "`nodesmith backends ls` lists what there is."),
     "node_pending": Words("The node waits for approval.", "`nodesmith nodes approve NODE`, then ask again."),
     "node_not_for_backends": Words("The node runs no backends.", "Choose a node of type backend."),

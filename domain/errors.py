@@ -72,6 +72,12 @@ class UnknownOperation(NodesmithError):
     code = "unknown_operation"
 
 
+class UnknownBatch(NodesmithError):
+    """There is no such batch."""
+
+    code = "unknown_batch"
+
+
 class UnknownBackend(NodesmithError):
     """No gallery has that backend."""
 

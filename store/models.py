@@ -72,7 +72,9 @@ class NodeRow(Base):
     agent_version: Mapped[str]
     credential_hash: Mapped[str | None] = mapped_column(index=True)
     resources: Mapped[dict[str, Any]]
-    labels: Mapped[dict[str, Any]]
+    max_replicas_override: Mapped[int | None]
+    """an admin's word; without one, what the node reports counts"""
+    vram_budget_override: Mapped[str | None]
     approved_at: Mapped[datetime | None]
     drained_at: Mapped[datetime | None]
     leaving_at: Mapped[datetime | None]

@@ -6,11 +6,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, HTTPException, Path
 from fastapi.responses import FileResponse
 
-from api.auth import admin_or_node
+from api.auth import viewer_or_node
 from api.parts import PartsOf
 from api.problems import responses
 
-router = APIRouter(prefix="/artifacts", tags=["backends"], dependencies=[Depends(admin_or_node)])
+router = APIRouter(prefix="/artifacts", tags=["backends"], dependencies=[Depends(viewer_or_node)])
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CONTENT = {"application/gzip": {"schema": {"type": "string", "format": "binary"}}}
@@ -27,7 +27,7 @@ _CONTENT = {"application/gzip": {"schema": {"type": "string", "format": "binary"
     },
 )
 async def get_artifact(file: Annotated[str, Path(description="echo-1.tar.gz")], parts: PartsOf) -> FileResponse:
-    """For the admin, and for a node with its own credential."""
+    """For everybody with a token, and for a node with its own credential."""
     archive = parts.artifacts / file
     if not _FILE_NAME.fullmatch(file) or not archive.is_file():
         raise HTTPException(404)

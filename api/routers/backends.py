@@ -4,13 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path
 
-from api.auth import admin
+from api.auth import viewer
 from api.localai import job_status
 from api.parts import PartsOf
 from api.problems import responses
 from contracts.http import BackendCatalogue, JobStatus
 
-router = APIRouter(prefix="/api/backends", tags=["backends"], dependencies=[Depends(admin)])
+router = APIRouter(prefix="/api/backends", tags=["backends"], dependencies=[Depends(viewer)])
 
 
 @router.get("", responses=responses())

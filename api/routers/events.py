@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Header, Query
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from api.auth import admin
+from api.auth import viewer
 from api.parts import Parts, PartsOf
 from api.problems import responses
 from api.stream import Interest
@@ -17,7 +17,7 @@ from contracts.http import OperationEvent, ProgressTick
 
 log = structlog.stdlib.get_logger(__name__)
 
-router = APIRouter(prefix="/api/events", tags=["events"], dependencies=[Depends(admin)])
+router = APIRouter(prefix="/api/events", tags=["events"], dependencies=[Depends(viewer)])
 
 _BIGGEST = 2**63 - 1
 

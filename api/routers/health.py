@@ -1,11 +1,12 @@
 """Health: alive, and ready."""
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 
+from api.auth import anyone
 from api.parts import PartsOf
 from contracts.http import Message, Readiness
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], dependencies=[Depends(anyone)])
 
 
 @router.get("/healthz")

@@ -1,10 +1,10 @@
-"""The nodes, for the admin."""
+"""The nodes, for people."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Path
 
-from api.auth import Admin, admin
+from api.auth import Operator, admin, viewer
 from api.parts import Parts, PartsOf
 from api.problems import responses
 from contracts.http import Approved, InstallRequest, JobAccepted, NodeView
@@ -14,7 +14,7 @@ from domain.node import NodeType
 from domain.operation import Kind
 from store.clock import utc_now
 
-router = APIRouter(prefix="/api/nodes", tags=["nodes"], dependencies=[Depends(admin)])
+router = APIRouter(prefix="/api/nodes", tags=["nodes"], dependencies=[Depends(viewer)])
 
 Node = Annotated[str, Path(description="Id or name of the node.")]
 IdempotencyKey = Annotated[
@@ -36,7 +36,12 @@ async def get_node(node: Node, parts: PartsOf) -> NodeView:
     return await _known(parts, node)
 
 
-@router.post("/{node}/approve", response_model_exclude_none=True, responses=responses(400, 404))
+@router.post(
+    "/{node}/approve",
+    response_model_exclude_none=True,
+    dependencies=[Depends(admin)],
+    responses=responses(400, 404),
+)
 async def approve(node: Node, parts: PartsOf) -> Approved:
     """Let a node that registered take part."""
     response = await parts.registration.approve(node)
@@ -45,7 +50,7 @@ async def approve(node: Node, parts: PartsOf) -> Approved:
 
 @router.post("/{node}/backends/install", status_code=202, responses=responses(400, 404, 409))
 async def install(
-    node: Node, request: InstallRequest, parts: PartsOf, actor: Admin, idempotency_key: IdempotencyKey = None
+    node: Node, request: InstallRequest, parts: PartsOf, actor: Operator, idempotency_key: IdempotencyKey = None
 ) -> JobAccepted:
     """Install a backend on one node. Durable once this has answered; never waits for the node."""
     return await parts.admission.install(node, request, actor=actor, idempotency_key=idempotency_key)
@@ -53,7 +58,7 @@ async def install(
 
 @router.post("/{node}/backends/upgrade", status_code=202, responses=responses(400, 404, 409))
 async def upgrade(
-    node: Node, request: InstallRequest, parts: PartsOf, actor: Admin, idempotency_key: IdempotencyKey = None
+    node: Node, request: InstallRequest, parts: PartsOf, actor: Operator, idempotency_key: IdempotencyKey = None
 ) -> JobAccepted:
     """Upgrade a backend on one node, to the newest version or to the named one."""
     return await parts.admission.ask(Kind.UPGRADE, node, request, actor=actor, idempotency_key=idempotency_key)
@@ -61,7 +66,7 @@ async def upgrade(
 
 @router.post("/{node}/backends/rollback", status_code=202, responses=responses(400, 404, 409))
 async def rollback(
-    node: Node, request: InstallRequest, parts: PartsOf, actor: Admin, idempotency_key: IdempotencyKey = None
+    node: Node, request: InstallRequest, parts: PartsOf, actor: Operator, idempotency_key: IdempotencyKey = None
 ) -> JobAccepted:
     """Go back to the version before; it is still on the node's disk."""
     return await parts.admission.ask(Kind.ROLLBACK, node, request, actor=actor, idempotency_key=idempotency_key)
@@ -69,7 +74,7 @@ async def rollback(
 
 @router.post("/{node}/backends/remove", status_code=202, responses=responses(400, 404, 409))
 async def remove(
-    node: Node, request: InstallRequest, parts: PartsOf, actor: Admin, idempotency_key: IdempotencyKey = None
+    node: Node, request: InstallRequest, parts: PartsOf, actor: Operator, idempotency_key: IdempotencyKey = None
 ) -> JobAccepted:
     """Remove a backend from one node; waits for an absent node for as long as it takes."""
     return await parts.admission.ask(Kind.REMOVE, node, request, actor=actor, idempotency_key=idempotency_key)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query
 
-from api.auth import Admin, admin
+from api.auth import Operator, operator, viewer
 from api.health import TEMPORAL
 from api.localai import list_entry, list_order
 from api.parts import PartsOf
@@ -21,7 +21,7 @@ from contracts.http import (
 from domain.errors import InvalidRequest, UnknownOperation
 from domain.operation import State
 
-router = APIRouter(prefix="/api/operations", tags=["operations"], dependencies=[Depends(admin)])
+router = APIRouter(prefix="/api/operations", tags=["operations"], dependencies=[Depends(viewer)])
 
 OpId = Annotated[str, Path(description="Id of the operation (the job id).")]
 Everything = Annotated[bool, Query(alias="all", description="Also those that succeeded, were cancelled or dismissed.")]
@@ -63,18 +63,18 @@ async def get_operation(op_id: OpId, parts: PartsOf) -> OperationDetail:
 
 
 @router.post("/{op_id}/cancel", responses=responses(400, 404, 409))
-async def cancel(op_id: OpId, parts: PartsOf, actor: Admin, body: CancelBody | None = None) -> CancelAccepted:
+async def cancel(op_id: OpId, parts: PartsOf, actor: Operator, body: CancelBody | None = None) -> CancelAccepted:
     """Ask for a cancel: durable once this has answered, carried out as soon as the node can be told."""
     return await parts.cancellation.cancel(op_id, body or CancelBody(), actor=actor)
 
 
 @router.post("/{op_id}/retry", status_code=202, responses=responses(400, 404, 409))
-async def retry(op_id: OpId, parts: PartsOf, actor: Admin, body: RetryBody | None = None) -> JobAccepted:
+async def retry(op_id: OpId, parts: PartsOf, actor: Operator, body: RetryBody | None = None) -> JobAccepted:
     """Ask again for an operation that did not succeed: a new one, that names the old."""
     return await parts.admission.retry(op_id, actor=actor, note=body.reason if body else "")
 
 
-@router.post("/{op_id}/dismiss", responses=responses(400))
+@router.post("/{op_id}/dismiss", dependencies=[Depends(operator)], responses=responses(400))
 async def dismiss(op_id: OpId, parts: PartsOf) -> Dismissed:
     """Take an operation that ended badly off the live list; history keeps it."""
     if await parts.operations.dismiss(op_id):

@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, HTTPException, Path
 from fastapi.responses import FileResponse, HTMLResponse
 
-from api.auth import admin
+from api.auth import viewer
 from api.pages import STATIC, page
 from api.parts import PartsOf
 
-router = APIRouter(include_in_schema=False, dependencies=[Depends(admin)])
+router = APIRouter(include_in_schema=False, dependencies=[Depends(viewer)])
 
 _FILES = {"nodesmith.css": "text/css", "overview.js": "text/javascript", "docs.js": "text/javascript"}
 

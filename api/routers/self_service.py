@@ -2,16 +2,16 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Depends, Path, Request
 
-from api.auth import Bearer, same
+from api.auth import Bearer, itself, same
 from api.parts import Parts, PartsOf
 from api.problems import responses
 from contracts.http import Message, NodeView, RegisterRequest, RegisterResponse
 from contracts.messages import Heartbeat, Resources
 from domain.errors import NotSignedIn, UnknownNode
 
-router = APIRouter(prefix="/api/node", tags=["nodes: self-service"])
+router = APIRouter(prefix="/api/node", tags=["nodes: self-service"], dependencies=[Depends(itself)])
 
 NodeId = Annotated[str, Path(description="Id or name of the node.")]
 

@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import RedirectResponse
 
-from api.auth import SESSION_COOKIE, Admin
+from api.auth import SESSION_COOKIE, CallerOf, any_role, anyone
 from api.parts import PartsOf
 from api.problems import responses
 from contracts.http import SignInLink
@@ -14,10 +14,10 @@ from domain.errors import NotSignedIn
 router = APIRouter(tags=["sign-in"])
 
 
-@router.post("/api/sign-in-links", status_code=201, responses=responses())
-async def new_link(request: Request, parts: PartsOf, actor: Admin) -> SignInLink:
-    """A link that signs one browser in, once."""
-    code, expires_at = await parts.sign_in.new_code(actor)
+@router.post("/api/sign-in-links", status_code=201, dependencies=[Depends(any_role)], responses=responses())
+async def new_link(request: Request, parts: PartsOf, caller: CallerOf) -> SignInLink:
+    """A link that signs one browser in, once, with the role of the token that asks for it."""
+    code, expires_at = await parts.sign_in.new_code(caller)
     return SignInLink(url=str(request.url_for("open_link", code=code)), expires_at=expires_at)
 
 
@@ -25,6 +25,7 @@ async def new_link(request: Request, parts: PartsOf, actor: Admin) -> SignInLink
     "/sign-in/{code}",
     status_code=303,
     response_class=RedirectResponse,
+    dependencies=[Depends(anyone)],
     responses={303: {"description": "Signed in; continue at /"}, **responses(400)},
 )
 async def open_link(

@@ -2,6 +2,10 @@
 
 from alembic import context
 
+from store import (
+    models_access,  # noqa: F401 - its tables belong to the same metadata
+    models_inventory,  # noqa: F401 - its tables belong to the same metadata
+)
 from store.models import Base
 
 connection = context.config.attributes["connection"]

@@ -1,0 +1,88 @@
+"""The audit trail: who changed what, kept for 400 days."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Select, delete, insert, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from contracts.access import AuditEntry
+from domain.change import Change
+from store.clock import Clock, utc_now
+from store.database import Database
+from store.models_access import AuditRow
+from store.text import storable
+
+KEPT_FOR = timedelta(days=400)
+
+
+class AuditTrail:
+    def __init__(self, database: Database, *, clock: Clock = utc_now) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def record(self, change: Change) -> None:
+        async with self._database.session() as session:
+            await write(session, change, self._clock())
+
+    async def entries(
+        self,
+        *,
+        actor: str | None = None,
+        target: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        before_id: int | None = None,
+        limit: int = 100,
+    ) -> Sequence[AuditEntry]:
+        """The newest first."""
+        row = AuditRow
+        wanted = {row.actor: actor, row.action: action}
+        found: Select[AuditRow] = select(row).where(
+            *(column == value for column, value in wanted.items() if value is not None)
+        )
+        if target is not None:
+            found = found.where(or_(row.target == target, row.target_id == target))
+        if since is not None:
+            found = found.where(row.at >= since)
+        if until is not None:
+            found = found.where(row.at < until)
+        if before_id is not None:
+            found = found.where(row.id < before_id)
+        async with self._database.session() as session:
+            return [_entry(each) for each in await session.scalars(found.order_by(row.id.desc()).limit(limit))]
+
+    async def purge(self) -> None:
+        """Forget what is older than we keep it."""
+        async with self._database.session() as session:
+            await session.execute(delete(AuditRow).where(AuditRow.at < self._clock() - KEPT_FOR))
+
+
+async def write(session: AsyncSession, change: Change, now: datetime) -> None:
+    """One row, in the transaction of whoever changes something."""
+    values: dict[str, Any] = {
+        "actor": change.actor,
+        "action": change.action,
+        "target": change.target,
+        "target_id": change.target_id,
+        "before": change.before,
+        "after": change.after,
+        "reason": change.reason,
+    }
+    await session.execute(insert(AuditRow).values(at=now, **storable(values)))
+
+
+def _entry(row: AuditRow) -> AuditEntry:
+    return AuditEntry(
+        id=row.id,
+        at=row.at,
+        actor=row.actor,
+        action=row.action,
+        target=row.target,
+        target_id=row.target_id,
+        before=row.before,
+        after=row.after,
+        reason=row.reason,
+    )
