@@ -1,6 +1,7 @@
 """`nodesmith demo`: kill it and watch."""
 
 import asyncio
+import shutil
 import signal
 import tempfile
 import time
@@ -13,8 +14,9 @@ from cli.demo.screen import Screen
 from cli.demo.source import serve
 from cli.demo.system import running_system
 from cli.demo.tour import AGENTS, Tour
-from cli.failures import INTERRUPTED, NOT_DONE
+from cli.failures import INTERRUPTED, NOT_DONE, CommandFailed
 from cli.render import duration, make_console
+from domain.errors import NodesmithError
 
 DOWNLOAD_S = 20.0
 """how long one undisturbed download takes"""
@@ -53,15 +55,29 @@ async def _stoppable(screen: Screen, megabytes: int, *, keep: bool) -> None:
 
 
 async def _show(screen: Screen, megabytes: int, *, keep: bool) -> None:
+    """Run the tour in a folder of its own, which stays only if there is something to look into."""
+    folder = Path(tempfile.mkdtemp(prefix="nodesmith-demo-"))
+    try:
+        await _tour(screen, folder / "home", megabytes, keep=keep)
+    except (NodesmithError, CommandFailed):
+        screen.failed.append("the tour")
+        raise
+    finally:
+        if screen.failed:
+            screen.say(f"kept for a look, with all logs: {folder}")
+        else:
+            shutil.rmtree(folder)
+
+
+async def _tour(screen: Screen, home: Path, megabytes: int, *, keep: bool) -> None:
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="nodesmith-demo-") as folder:
-        screen.say("starting a system of its own: PostgreSQL, NATS, Temporal, api, worker, three agents")
-        async with (
-            serve(megabytes * 1_000_000 / DOWNLOAD_S) as source,
-            running_system(Path(folder) / "home", len(AGENTS)) as system,
-        ):
-            screen.say(f"ready after {duration(time.monotonic() - began)}")
-            await Tour(system, source, screen).run(megabytes)
-            if keep:
-                screen.say("the system stays until Ctrl-C")
-                await asyncio.Event().wait()
+    screen.say("starting a system of its own: PostgreSQL, NATS, Temporal, api, worker, three agents")
+    async with (
+        serve(megabytes * 1_000_000 / DOWNLOAD_S) as source,
+        running_system(home, len(AGENTS)) as system,
+    ):
+        screen.say(f"ready after {duration(time.monotonic() - began)}")
+        await Tour(system, source, screen).run(megabytes)
+        if keep:
+            screen.say("the system stays until Ctrl-C")
+            await asyncio.Event().wait()
