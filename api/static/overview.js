@@ -55,7 +55,7 @@ function progressCell(operation) {
 }
 
 function whatCell(operation) {
-  const cell = element("td");
+  const cell = element("td", undefined, "wide");
   cell.append(element("div", operation.message));
   if (operation.stalled) cell.append(element("div", "Stalled: no byte for a minute.", "bad"));
   if (operation.remedy && operation.state !== "running") cell.append(element("div", operation.remedy, "quiet"));
@@ -74,11 +74,11 @@ function runCell(operation) {
 }
 
 function operationRow(operation) {
-  const row = element("tr", undefined, ENDED.has(operation.state) ? "ended" : "");
+  const row = element("tr");
   row.title = operation.op_id;
   row.append(
-    element("td", operation.node_name),
-    element("td", `${operation.backend} ${operation.version}`),
+    element("td", operation.node_name, "tight"),
+    element("td", `${operation.backend} ${operation.version}`, "tight"),
     stateCell(operation.state),
     progressCell(operation),
     whatCell(operation),
@@ -88,7 +88,7 @@ function operationRow(operation) {
 }
 
 function showOperations() {
-  const newestFirst = [...operations.values()].sort((a, b) => (a.op_id < b.op_id ? 1 : -1));
+  const newestFirst = [...operations.values()].sort((a, b) => (a.created_at < b.created_at ? 1 : -1));
   byId("operations").replaceChildren(...newestFirst.map(operationRow));
   byId("no-operations").hidden = newestFirst.length > 0;
 }
@@ -97,12 +97,12 @@ function nodeRow(node) {
   const row = element("tr");
   const disk = node.available_disk == null ? "" : bytes(node.available_disk);
   row.append(
-    element("td", node.name),
+    element("td", node.name, "tight"),
     stateCell(node.status),
     element("td", ago(node.last_heartbeat), "tight"),
     element("td", disk, "tight"),
     element("td", String(node.open_operations)),
-    element("td", node.id, "mono quiet"),
+    element("td", node.id, "mono quiet tight"),
   );
   return row;
 }
