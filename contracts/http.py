@@ -3,15 +3,39 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from contracts.messages import CancelMode, Installed, Resources
+from contracts.messages import MOST_BYTES, CancelMode, Installed, Resources
+from domain import budget
+from domain import labels as labelling
+from domain.errors import InvalidRequest
 from domain.node import NodeStatus, NodeType, Protocol
 from domain.operation import Kind, Phase, Reason, State
 from domain.wire import WireEnum
 
+MOST_REPLICAS = 10_000
+
 Labels = Annotated[dict[str, str], BeforeValidator(lambda value: value or {})]
 """LocalAI workers may send null for an empty map."""
+
+
+def _in_range(labels: dict[str, str]) -> dict[str, str]:
+    if wrong := labelling.complaint(labels):
+        raise ValueError(wrong)
+    return labels
+
+
+def _readable(written: str) -> str:
+    try:
+        budget.parse(written)
+    except InvalidRequest as refused:
+        raise ValueError(refused.message) from refused
+    return written
+
+
+CheckedLabels = Annotated[Labels, AfterValidator(_in_range)]
+CheckedBudget = Annotated[str, Field(max_length=64), AfterValidator(_readable)]
+CheckedBytes = Annotated[int | None, Field(ge=0, le=MOST_BYTES)]
 
 
 class Shape(BaseModel):
@@ -40,9 +64,18 @@ class RegisterRequest(Resources):
     node_type: str = "backend"
     address: str = Field(default="", max_length=512)
     http_address: str = Field(default="", max_length=512)
-    max_replicas_per_model: int = Field(default=1, ge=0)
-    vram_budget: str = ""
-    labels: Labels = Field(default_factory=dict)
+    max_replicas_per_model: int = Field(default=1, ge=0, le=MOST_REPLICAS)
+    total_vram: CheckedBytes = None
+    available_vram: CheckedBytes = None
+    total_ram: CheckedBytes = None
+    available_ram: CheckedBytes = None
+    total_disk: CheckedBytes = None
+    available_disk: CheckedBytes = None
+    gpu_vendor: str | None = Field(default=None, max_length=255)
+    gpu_compute_capability: str | None = Field(default=None, max_length=255)
+    capability: str | None = Field(default=None, max_length=255)
+    vram_budget: CheckedBudget = ""
+    labels: CheckedLabels = Field(default_factory=dict)
     token: str = ""
     # protocol 2
     protocol: Protocol = Protocol.LOCALAI
@@ -82,7 +115,12 @@ class NodeView(Resources):
     address: str = ""
     http_address: str = ""
     max_replicas_per_model: int = 1
+    max_replicas_per_model_manually_set: bool = False
     vram_budget: str = ""
+    vram_budget_bytes: int | None = None
+    """what the budget comes to on this card; `available_vram` is never more"""
+    vram_budget_manually_set: bool = False
+    reserved_vram: int = 0
     status: NodeStatus
     approved_at: datetime | None = None
     drained_at: datetime | None = None
@@ -97,6 +135,8 @@ class NodeView(Resources):
     agent_version: str = ""
     labels: Labels = Field(default_factory=dict)
     open_operations: int = 0
+    model_count: int = 0
+    in_flight_count: int = 0
     created_at: datetime
     updated_at: datetime
 

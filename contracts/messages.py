@@ -2,9 +2,9 @@
 
 from datetime import datetime
 from enum import auto
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from domain.operation import Kind, Phase, Reason
 from domain.wire import WireEnum
@@ -311,15 +311,27 @@ class ModelStopped(Message):
     error: str = ""
 
 
+MOST_BYTES = 2**60
+"""of memory or disk; more is a slip"""
+
+
+def _plausible(value: object) -> object:
+    """A number that cannot be is not known: one odd reading must not cost a node its sign of life."""
+    return value if not isinstance(value, int) or 0 <= value <= MOST_BYTES else None
+
+
+Bytes = Annotated[int | None, BeforeValidator(_plausible)]
+
+
 class Resources(Message):
     """What a node has; 0 = none, None = not known. Field names are LocalAI's."""
 
-    total_vram: int | None = None
-    available_vram: int | None = None
-    total_ram: int | None = None
-    available_ram: int | None = None
-    total_disk: int | None = None
-    available_disk: int | None = None
+    total_vram: Bytes = None
+    available_vram: Bytes = None
+    total_ram: Bytes = None
+    available_ram: Bytes = None
+    total_disk: Bytes = None
+    available_disk: Bytes = None
     gpu_vendor: str | None = None
     gpu_compute_capability: str | None = None
     capability: str | None = None

@@ -67,4 +67,4 @@ def _size(text: str, size: int) -> Budget:
 
 
 def _refused(text: str, why: str) -> InvalidRequest:
-    return InvalidRequest(f"vram_budget: {text[:40]!r} {why}.", field="vram_budget")
+    return InvalidRequest(f"The VRAM budget {text[:40]!r} {why}.", field="vram_budget")

@@ -16,9 +16,12 @@ from domain.node import SILENT_AFTER, NodeStatus, Protocol
 from domain.operation import OPEN
 from store.clock import Clock, utc_now
 from store.database import Database
+from store.labels import labels_of_node, write_reported
 from store.models import HeartbeatSinkRow, NodeRow, OperationRow, one_of
 from store.text import storable
 from store.views import node_view
+
+NodeViews = Select[NodeRow, str, int, dict[str, str] | None]
 
 SINK_AWAY_AFTER = timedelta(seconds=15)
 
@@ -67,12 +70,12 @@ class Nodes:
 
     async def find(self, id_or_name: str) -> NodeView | None:
         """By id, else by name: an id that is another node's name stays an id."""
-        wanted = _views(self._clock()).where(or_(NodeRow.id == id_or_name, NodeRow.name == id_or_name))
+        wanted = node_views(self._clock()).where(or_(NodeRow.id == id_or_name, NodeRow.name == id_or_name))
         found = await self._fetch(wanted.order_by((NodeRow.id == id_or_name).desc()).limit(1))
         return found[0] if found else None
 
     async def list(self) -> Sequence[NodeView]:
-        return await self._fetch(_views(self._clock()).order_by(NodeRow.name))
+        return await self._fetch(node_views(self._clock()).order_by(NodeRow.name))
 
     async def credential_hash(self, node_id: str) -> str | None:
         async with self._database.session() as session:
@@ -80,7 +83,7 @@ class Nodes:
 
     async def with_credential(self, credential_hash: str) -> NodeView | None:
         """Whose credential that is."""
-        found = await self._fetch(_views(self._clock()).where(NodeRow.credential_hash == credential_hash).limit(1))
+        found = await self._fetch(node_views(self._clock()).where(NodeRow.credential_hash == credential_hash).limit(1))
         return found[0] if found else None
 
     async def machine_id(self, node_id: str) -> str:
@@ -95,8 +98,8 @@ class Nodes:
             node_id = await session.scalar(_registration(request, now, credential_hash, approve=approve))
             if node_id is None:
                 raise NameTaken
-            row, status, busy = (await session.execute(_views(now).where(NodeRow.id == node_id))).one()
-            return node_view(row, status, busy)
+            await write_reported(session, await session.get_one(NodeRow, node_id), request.labels)
+            return node_view(*(await session.execute(node_views(now).where(NodeRow.id == node_id))).one())
 
     async def approve(self, node_id: str, *, now: datetime) -> bool:
         """False when there is nothing to approve."""
@@ -140,20 +143,20 @@ class Nodes:
         async with self._database.session() as session:
             await session.execute(unreachable.values(unreachable_since=None))
 
-    async def _fetch(self, statement: Select[NodeRow, str, int]) -> Sequence[NodeView]:
+    async def _fetch(self, statement: NodeViews) -> Sequence[NodeView]:
         async with self._database.session() as session:
-            found = await session.execute(statement)
-            return [node_view(row, status, busy) for row, status, busy in found]
+            return [node_view(*found) for found in await session.execute(statement)]
 
 
-def _views(now: datetime) -> Select[NodeRow, str, int]:
+def node_views(now: datetime) -> NodeViews:
+    """What `store.views.node_view` is made of; narrow it down, order it."""
     open_operations = (
         select(func.count())
         .select_from(OperationRow)
         .where(OperationRow.node_id == NodeRow.id, text(one_of("operations.state", OPEN)))
         .scalar_subquery()
     )
-    return select(NodeRow, status_expression(now), open_operations).outerjoin(
+    return select(NodeRow, status_expression(now), open_operations, labels_of_node()).outerjoin(
         HeartbeatSinkRow, HeartbeatSinkRow.protocol == NodeRow.protocol
     )
 
@@ -175,8 +178,6 @@ def _registration(
     )
     renewed = {
         **{column: first.excluded[column] for column in reported},
-        "labels": NodeRow.labels.op("||")(first.excluded.labels),
-        "resources": NodeRow.resources.op("||")(first.excluded.resources),
         "credential_hash": func.coalesce(first.excluded.credential_hash, NodeRow.credential_hash),
         "approved_at": func.coalesce(NodeRow.approved_at, first.excluded.approved_at),
         "last_heartbeat": func.greatest(NodeRow.last_heartbeat, first.excluded.last_heartbeat),
@@ -202,7 +203,6 @@ def _reported_facts(request: RegisterRequest) -> dict[str, object]:
         "boot_id": request.boot_id,
         "agent_version": request.agent_version,
         "resources": _reported(request),
-        "labels": request.labels,
     }
 
 

@@ -6,6 +6,7 @@ from contracts import words
 from contracts.http import NodeView, OperationEvent, OperationView, ProgressView
 from contracts.messages import Installed
 from contracts.temporal import OperationRequest
+from domain.budget import parse as parse_budget
 from domain.node import NodeStatus, NodeType, Protocol
 from domain.operation import ENDED, Kind, Phase, Reason, State
 from store.models import NodeRow, OperationEventRow, OperationRow
@@ -13,17 +14,22 @@ from store.models import NodeRow, OperationEventRow, OperationRow
 STALLED_AFTER = timedelta(seconds=60)
 
 
-def node_view(row: NodeRow, status: str, open_operations: int) -> NodeView:
+def node_view(row: NodeRow, status: str, open_operations: int, labels: dict[str, str] | None) -> NodeView:
+    budget = row.vram_budget if row.vram_budget_override is None else row.vram_budget_override
+    ceiling = parse_budget(budget).ceiling(row.resources.get("total_vram"))
     return NodeView(
-        **row.resources,
+        **{**row.resources, **_within(ceiling, row.resources.get("available_vram"))},
         id=row.id,
         name=row.name,
         node_type=NodeType(row.node_type),
         protocol=Protocol(row.protocol),
         address=row.address,
         http_address=row.http_address,
-        max_replicas_per_model=row.max_replicas_per_model,
-        vram_budget=row.vram_budget,
+        max_replicas_per_model=row.max_replicas_override or row.max_replicas_per_model,
+        max_replicas_per_model_manually_set=row.max_replicas_override is not None,
+        vram_budget=budget,
+        vram_budget_bytes=ceiling,
+        vram_budget_manually_set=row.vram_budget_override is not None,
         status=NodeStatus(status),
         approved_at=row.approved_at,
         drained_at=row.drained_at,
@@ -34,11 +40,18 @@ def node_view(row: NodeRow, status: str, open_operations: int) -> NodeView:
         last_heartbeat=row.last_heartbeat,
         boot_id=row.boot_id,
         agent_version=row.agent_version,
-        labels=row.labels,
+        labels=labels or {},
         open_operations=open_operations,
         created_at=row.created_at,
         updated_at=row.updated_at,
     )
+
+
+def _within(ceiling: int | None, available_vram: int | None) -> dict[str, int]:
+    """Nobody may count on more than the budget; the row keeps what the node said."""
+    if ceiling is None or available_vram is None:
+        return {}
+    return {"available_vram": min(available_vram, ceiling)}
 
 
 def operation_view(row: OperationRow, now: datetime) -> OperationView:

@@ -1,0 +1,157 @@
+"""Labels of the nodes: who says what, what counts, and selectors in SQL."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, tuple_, update
+from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.sql.selectable import ScalarSelect
+
+from domain.errors import InvalidRequest, UnknownNode
+from domain.labels import AUTOMATIC, MOST_LABELS, automatic_labels
+from domain.selector import Operator, Requirement, Selector
+from store.clock import Clock, utc_now
+from store.database import Database
+from store.models import NodeRow
+from store.models_inventory import NodeLabelRow
+from store.text import storable
+
+_SOURCES = ("automatic", "by_admin", "by_node")
+
+
+def selector_condition(selector: Selector) -> ColumnElement[bool]:
+    """The SQL twin of `Selector.matches`, for a statement that selects from `nodes`."""
+    return and_(True, *(_requirement(each) for each in selector.requirements))  # noqa: FBT003 - SQL's TRUE
+
+
+def labels_of_node() -> ScalarSelect[dict[str, str]]:
+    """The labels that count, of each node that a statement selects."""
+    found = select(func.jsonb_object_agg(NodeLabelRow.key, NodeLabelRow.value, type_=JSONB))
+    return found.where(NodeLabelRow.node_id == NodeRow.id).correlate(NodeRow).scalar_subquery()
+
+
+async def write_reported(session: AsyncSession, node: NodeRow, reported: Mapping[str, str]) -> None:
+    """What the node says of itself, and what follows from the facts; the admin's labels stay."""
+    automatic = automatic_of(node)
+    own = {key: value for key, value in reported.items() if key not in AUTOMATIC}
+    await _say(session, node.id, {"by_node": storable(own), "automatic": automatic})
+
+
+async def write_automatic(session: AsyncSession, node: NodeRow) -> None:
+    await _say(session, node.id, {"automatic": automatic_of(node)})
+
+
+def automatic_of(node: NodeRow) -> dict[str, str]:
+    return automatic_labels(
+        name=node.name,
+        gpu_vendor=node.resources.get("gpu_vendor"),
+        total_vram=node.resources.get("total_vram"),
+        slots=node.max_replicas_override or node.max_replicas_per_model,
+    )
+
+
+class Labels:
+    """The labels of one node, as an admin sees and changes them."""
+
+    def __init__(self, database: Database, *, clock: Clock = utc_now) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def of_node(self, node_id: str) -> dict[str, str]:
+        async with self._database.session() as session:
+            return {row.key: row.value for row in await _rows(session, node_id)}
+
+    async def replace(self, node_id: str, labels: Mapping[str, str]) -> dict[str, str]:
+        """From now on the admin says exactly this; labels of the node itself and automatic ones stay."""
+        async with self._database.session() as session:
+            rows = await _locked(session, node_id, self._clock())
+            return await _write_admins(session, node_id, rows, labels)
+
+    async def merge(self, node_id: str, labels: Mapping[str, str]) -> dict[str, str]:
+        async with self._database.session() as session:
+            rows = await _locked(session, node_id, self._clock())
+            said = {key: row.by_admin for key, row in rows.items() if row.by_admin is not None}
+            return await _write_admins(session, node_id, rows, {**said, **labels})
+
+    async def remove(self, node_id: str, key: str) -> dict[str, str]:
+        """Take back what the admin said. What the node says of itself cannot be removed here, only overruled."""
+        async with self._database.session() as session:
+            rows = await _locked(session, node_id, self._clock())
+            row = rows.get(key)
+            if row is not None and row.by_admin is None:
+                raise InvalidRequest(_not_the_admins(key), field=key)
+            said = {each: row.by_admin for each, row in rows.items() if row.by_admin is not None and each != key}
+            return await _write_admins(session, node_id, rows, said)
+
+
+async def _locked(session: AsyncSession, node_id: str, now: datetime) -> dict[str, NodeLabelRow]:
+    """Changes of one node's labels come one after the other."""
+    known = update(NodeRow).where(NodeRow.id == node_id).values(updated_at=now).returning(NodeRow.id)
+    if await session.scalar(known) is None:
+        raise UnknownNode(node=node_id)
+    return {row.key: row for row in await _rows(session, node_id)}
+
+
+async def _rows(session: AsyncSession, node_id: str) -> list[NodeLabelRow]:
+    found = select(NodeLabelRow).where(NodeLabelRow.node_id == node_id).order_by(NodeLabelRow.key)
+    return list(await session.scalars(found.execution_options(populate_existing=True)))
+
+
+async def _write_admins(
+    session: AsyncSession, node_id: str, rows: Mapping[str, NodeLabelRow], wanted: Mapping[str, str]
+) -> dict[str, str]:
+    """A label that says what the node says anyway stays the node's: clients send back what they read."""
+    for key, value in wanted.items():
+        if key in AUTOMATIC and (key not in rows or rows[key].automatic != value):
+            raise InvalidRequest(_not_the_admins(key), field=key)
+    said = {key: value for key, value in wanted.items() if not _says_itself(rows.get(key), value)}
+    await _say(session, node_id, {"by_admin": said})
+    labels = {row.key: row.value for row in await _rows(session, node_id)}
+    if len(labels) > MOST_LABELS:
+        raise InvalidRequest(f"labels: a node has {MOST_LABELS} labels at most.", field="labels")
+    return labels
+
+
+def _says_itself(row: NodeLabelRow | None, value: str) -> bool:
+    return row is not None and value in (row.automatic, row.by_node)
+
+
+def _not_the_admins(key: str) -> str:
+    if key in AUTOMATIC:
+        return f"{key}: this label follows from what the node is; only Nodesmith itself writes it."
+    return f"{key}: the node says this of itself. Change it there, or set another value here."
+
+
+async def _say(session: AsyncSession, node_id: str, said: Mapping[str, Mapping[str, str]]) -> None:
+    """From now on these sources say exactly this; a label of which nobody says anything goes."""
+    keys = sorted({key for labels in said.values() for key in labels})
+    row = NodeLabelRow
+    gone = (row.node_id == node_id) & row.key.not_in(keys)
+    silent = [getattr(row, source).is_(None) for source in _SOURCES if source not in said]
+    await session.execute(delete(row).where(gone, *silent))
+    taken_back = or_(*(getattr(row, source).is_not(None) for source in said))
+    await session.execute(update(row).where(gone, taken_back).values(dict.fromkeys(said)))
+    if not keys:
+        return
+    first = insert(row).values(
+        [{"node_id": node_id, "key": key, **{source: said[source].get(key) for source in said}} for key in keys]
+    )
+    news = {source: first.excluded[source] for source in said}
+    stored = tuple_(*(getattr(row, source) for source in said))
+    changed = stored.is_distinct_from(tuple_(*news.values()))
+    await session.execute(first.on_conflict_do_update(index_elements=[row.node_id, row.key], set_=news, where=changed))
+
+
+def _requirement(requirement: Requirement) -> ColumnElement[bool]:
+    label = NodeLabelRow
+    found = exists().where(label.node_id == NodeRow.id, label.key == requirement.key).correlate(NodeRow)
+    match requirement.operator:
+        case Operator.EXISTS:
+            return found
+        case Operator.ABSENT:
+            return ~found
+        case Operator.IN:
+            return found.where(label.value.in_(requirement.values))
+        case Operator.NOT_IN:
+            return ~found.where(label.value.in_(requirement.values))
