@@ -3,7 +3,7 @@
 import json
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
 
 from stack.errors import StackError
@@ -33,13 +33,16 @@ class Ports:
     temporal_metrics: int = 9233
 
 
-def choose(home: Home, base: int | None) -> Ports:
-    """Settle the ports of this start and remember them in the home."""
+def choose(home: Home, base: int | None, note: Callable[[str], None]) -> Ports:
+    """Settle the ports of this start and remember them in the home; `note` hears of those that had to move."""
     remembered = _remembered(home)
     if base is not None:
         ports = _from_base(base, was_ours=remembered)
     else:
         ports = _movable(remembered or Ports(), patience=PATIENCE if remembered else 0.0)
+        for (name, old), new in zip(asdict(remembered or Ports()).items(), asdict(ports).values(), strict=True):
+            if old != new:
+                note(f"port {old} is taken: {name.replace('_', ' ')} listens on {new}")
     write_private(home.ports_file, json.dumps(asdict(ports), indent=2) + "\n")
     return ports
 

@@ -10,6 +10,8 @@ from stack.child import Child, Program
 from stack.errors import StackError
 
 LOOPBACK = "127.0.0.1"
+PATIENCE = 120.0
+"""seconds until a first start is given up"""
 _FIRST_POLL, _LAST_POLL = 0.02, 0.2
 
 
@@ -31,7 +33,9 @@ class Server(Protocol):
         """What must be told to it once it answers."""
 
 
-async def start(server: Server, *, patience: float = 60.0, started: Callable[[Child], None] = lambda _: None) -> Child:
+async def start(
+    server: Server, *, patience: float = PATIENCE, started: Callable[[Child], None] = lambda _: None
+) -> Child:
     """Start a server and return once it serves; `StackError` with its own last words if it does not."""
     await server.prepare()
     child = await Child.start(server.program())

@@ -1,6 +1,7 @@
 """Keeps the processes of the stack alive: start in order, restart what dies, stop in reverse order."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -37,7 +38,7 @@ class Keeper:
 
     async def start(self) -> None:
         """The first start: whatever is wrong is the caller's to hear."""
-        await self._launch()
+        await self._launch(servers.PATIENCE)
         self._task = asyncio.create_task(self._keep(), name=f"keep {self._server.name}")
 
     async def stop(self) -> None:
@@ -59,12 +60,13 @@ class Keeper:
                 waits = pauses()
             await asyncio.sleep(next(waits))
             try:
-                await self._launch()
+                # for ever: a process that waits for another one, or recovers, is not helped by being killed
+                await self._launch(math.inf)
             except (StackError, OSError) as error:
                 self.state.last_words = str(error)
 
-    async def _launch(self) -> None:
-        self._child = await servers.start(self._server, started=self._started)
+    async def _launch(self, patience: float) -> None:
+        self._child = await servers.start(self._server, patience=patience, started=self._started)
         self._show(Condition.RUNNING)
 
     def _started(self, child: Child) -> None:

@@ -96,7 +96,7 @@ class Stack:
         self._lock = HomeLock.acquire(self.home.lock_file)
         self.note(f"home {self.home.folder}{' (new)' if fresh else ''}")
         record.end_leftovers(self.home.processes_file)
-        chosen = ports.choose(self.home, self.options.port_base)
+        chosen = ports.choose(self.home, self.options.port_base, self.note)
         secrets.ensure(self.home)
         return Plan(self.home, chosen, external)
 

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sysconfig
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,12 +62,3 @@ class Machine:
 
     def pids(self) -> dict[str, int]:
         return {process.name: process.pid for process in record.read(self.home.processes_file) if process.pid}
-
-    def get(self, path: str) -> Any:
-        connection = self.home.connection()
-        assert connection is not None
-        request = urllib.request.Request(
-            connection.url + path, headers={"Authorization": f"Bearer {connection.token()}"}
-        )
-        with urllib.request.urlopen(request, timeout=10) as response:
-            return json.load(response)

@@ -44,15 +44,17 @@ def test_a_taken_port_moves_to_the_next_free_one_and_is_remembered(
     home: Home, free_base: int, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(ports, "PATIENCE", 0.1)
-    first = ports.choose(home, free_base)
+    notes: list[str] = []
+    first = ports.choose(home, free_base, note=notes.append)
     moved = replace(first, api=first.temporal_metrics + 2)  # the next that no other of ours has
     with listening(first.api), listening(first.temporal_metrics + 1):
-        assert ports.choose(home, None) == moved
-    assert ports.choose(home, None) == moved
+        assert ports.choose(home, None, note=notes.append) == moved
+    assert ports.choose(home, None, note=notes.append) == moved
+    assert notes == [f"port {first.api} is taken: api listens on {moved.api}"]
 
 
 def test_a_base_deals_out_exactly_its_ten_ports_in_order(home: Home, free_base: int):
-    chosen = ports.choose(home, free_base)
+    chosen = ports.choose(home, free_base, note=print)
     assert astuple(chosen) == tuple(range(free_base, free_base + len(astuple(chosen))))
     assert (chosen.api, chosen.temporal, chosen.temporal_ui, chosen.nats, chosen.postgres) == tuple(
         range(free_base, free_base + 5)
@@ -62,16 +64,16 @@ def test_a_base_deals_out_exactly_its_ten_ports_in_order(home: Home, free_base: 
 @pytest.mark.parametrize("offset", [0, 4, 9])
 def test_a_taken_port_of_a_base_is_an_error_that_names_it(home: Home, free_base: int, offset: int):
     with listening(free_base + offset), pytest.raises(StackError, match=f"Port {free_base + offset} is taken"):
-        ports.choose(home, free_base)
+        ports.choose(home, free_base, note=print)
     assert not home.ports_file.exists()
 
 
 def test_a_listener_on_every_address_counts_as_taken(home: Home, free_base: int):
     with socket.create_server(("", free_base)), pytest.raises(StackError, match=f"Port {free_base}"):
-        ports.choose(home, free_base)
+        ports.choose(home, free_base, note=print)
 
 
 @pytest.mark.parametrize("base", [0, 80, 65530, 70000])
 def test_a_base_without_room_for_ten_ports_is_refused(home: Home, base: int):
     with pytest.raises(StackError, match="no room"):
-        ports.choose(home, base)
+        ports.choose(home, base, note=print)

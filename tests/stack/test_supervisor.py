@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stack import record
+from stack import record, servers
 from stack.child import Program
 from stack.errors import StackError
 from stack.record import Condition, ProcessState
@@ -95,6 +95,20 @@ async def test_a_process_that_dies_is_restarted_and_counted(tmp_path: Path):
     assert (other.pid, other.restarts) == (beside, 0)
     await supervisor.stop()
     assert not psutil.pid_exists(beside or 0)
+
+
+async def test_a_restarted_process_is_given_all_the_time_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    slow_when_restarted = "import os, sys, time\nif os.path.exists(sys.argv[2]): time.sleep(1)\n"
+    slow_when_restarted += "open(sys.argv[2], 'a').close()\n" + STAY
+    changes = Changes()
+    supervisor = Supervisor(changes)
+    await supervisor.start([Script(tmp_path, "slow", slow_when_restarted, (str(tmp_path / "been here"),))])
+    monkeypatch.setattr(servers, "PATIENCE", 0.1)
+    (slow,) = supervisor.states
+    os.kill(slow.pid or 0, signal.SIGKILL)
+    await changes.until(slow, Condition.RUNNING, restarts=1)
+    assert slow.restarts == 1
+    await supervisor.stop()
 
 
 async def test_the_last_phase_is_stopped_first(tmp_path: Path):

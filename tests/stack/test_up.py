@@ -1,5 +1,6 @@
 """The whole system by one command: what it leaves, what it survives, and what it refuses."""
 
+import asyncio
 import os
 import pty
 import re
@@ -19,6 +20,8 @@ import pytest
 
 from contracts.temporal import CONTROL_QUEUE
 from stack.processes import WORKER_QUEUE
+from tests import servers
+from tests.conftest import NatsFactory
 from tests.servers import PostgresForTests
 from tests.stack.commands import NODESMITH, Machine
 from tests.stack.endings import assert_ends
@@ -111,10 +114,10 @@ def test_down_leaves_no_process_and_no_lock_and_the_next_up_goes_on(machine: Mac
 
 def test_a_killed_parent_takes_all_with_it_and_the_next_up_goes_on(machine: Machine):
     first = machine.up()
-    pids = machine.pids()
-    assert set(pids) == SERVERS | CONTROL | {"agent-1"}
+    assert set(machine.pids()) == SERVERS | CONTROL | {"agent-1"}
+    family = [child.pid for child in psutil.Process(first["pid"]).children(recursive=True)]
     os.kill(first["pid"], signal.SIGKILL)
-    assert_ends(*pids.values())
+    assert_ends(*family)
     assert machine.up()["agents"] == first["agents"]
 
 
@@ -179,12 +182,23 @@ def test_an_external_nats_without_its_account_is_refused(machine: Machine):
     assert "NODESMITH_NATS_ACCOUNT_SEED_FILE" in refused.stderr
 
 
-async def test_an_external_database_is_used_and_none_is_started(machine: Machine, postgres_server: PostgresForTests):
-    machine.environment = {"NODESMITH_DATABASE_URL": await postgres_server.create_database()}
-    machine.up()
-    assert "postgres" not in machine.pids()
-    assert not machine.home.postgres.exists()
-    assert [node["name"] for node in machine.get("/api/nodes")] == ["agent-1"]
+async def test_external_servers_are_used_and_none_is_started(
+    machine: Machine, postgres_server: PostgresForTests, private_nats: NatsFactory, tmp_path: Path
+):
+    nats = await private_nats()
+    seed = tmp_path / "account-seed"
+    seed.write_text(nats.trust.account_seed)
+    async with servers.temporal(tmp_path) as temporal:
+        machine.environment = {
+            "NODESMITH_DATABASE_URL": await postgres_server.create_database(),
+            "NODESMITH_NATS_URL": nats.url,
+            "NODESMITH_NATS_ACCOUNT_SEED_FILE": str(seed),
+            "NODESMITH_TEMPORAL_ADDRESS": temporal.server.address,
+        }
+        ready = await asyncio.to_thread(machine.up)
+        assert set(machine.pids()) == CONTROL | {"agent-1"}
+        assert [agent["status"] for agent in ready["agents"]] == ["healthy"]
+        await asyncio.to_thread(machine.down)
 
 
 def test_status_and_down_where_nothing_runs_say_so(machine: Machine):
