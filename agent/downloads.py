@@ -162,7 +162,8 @@ class Downloads:
                 partial.leave()
 
     async def discard(self, command: Command) -> None:
-        async with self._locks[_key(command)]:
+        """Throw away what was kept, unless another job fetches the same artifact right now."""
+        if not self._locks[_key(command)].locked():
             Partial(self._path(command)).discard()
 
     async def _fetch(self, job: Job, partial: Partial) -> None:

@@ -1,7 +1,6 @@
 """The gauge of one operation: debounced, never backwards, never complete before the end."""
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -68,8 +67,7 @@ class Gauge:
     async def close(self) -> None:
         """Say the last value that nobody has heard yet."""
         self._publisher.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._publisher
+        await asyncio.wait([self._publisher])
         if self._moved.is_set():
             await self._say()
 

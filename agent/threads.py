@@ -20,15 +20,17 @@ class Threads:
 
     async def run(self, halt: threading.Event, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run `work`; when cancelled, set `halt` and wait until the thread has really ended."""
-        running = asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(*args, **kwargs))
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        running = self._pool.submit(work, *args, **kwargs)
+        running.add_done_callback(lambda _: loop.call_soon_threadsafe(ended.set))
         try:
-            return await asyncio.shield(running)
+            await ended.wait()
         except asyncio.CancelledError:
             halt.set()
-            await asyncio.wait([running])
-            if not running.cancelled():
-                running.exception()  # looked at: the cancellation is what counts
+            if not running.cancel():  # too late to never begin
+                await ended.wait()
             raise
+        return running.result()
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

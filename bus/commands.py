@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 from nats.aio.msg import Msg
@@ -29,6 +31,7 @@ from domain.operation import Kind, Reason
 log = structlog.stdlib.get_logger(__name__)
 
 Reply = TypeVar("Reply", bound=Message)
+Asked = TypeVar("Asked")
 
 
 class NodeClient:
@@ -89,58 +92,63 @@ class NodeDesk(WorkerDesk, Protocol):
     async def ask(self, question: OpQuestion) -> OpReply: ...
 
 
+@dataclass(frozen=True)
+class _Exchange(Generic[Asked]):
+    """How one kind of message is read, and what answers it."""
+
+    read: Callable[[bytes], Asked]
+    answer: Callable[[Asked], Awaitable[Message | None]]
+
+    async def reply_to(self, message: Msg) -> Message | None:
+        try:
+            asked = self.read(message.data)
+        except ValueError:
+            log.warning("nats.unreadable", subject=message.subject, bytes=len(message.data))
+            return _NOT_UNDERSTOOD
+        try:
+            return await self.answer(asked)
+        except Exception:
+            log.exception("nats.not_answered", subject=message.subject)
+            return None
+
+
 async def serve(bus: Bus, node_id: str, desk: NodeDesk) -> None:
     """The node's end: hear its own commands. Each message has its own task, so a slow one blocks no other."""
     await serve_localai(bus, node_id, desk)
-    answerers: dict[str, _Answerer] = {
-        subjects.cancel(node_id): lambda payload: desk.cancel(CancelCommand.decode(payload)),
-        subjects.operation(node_id): lambda payload: desk.ask(OpQuestion.decode(payload)),
-    }
-    await _hear(bus, answerers)
+    await _hear(bus, subjects.cancel(node_id), _Exchange(CancelCommand.decode, desk.cancel))
+    await _hear(bus, subjects.operation(node_id), _Exchange(OpQuestion.decode, desk.ask))
 
 
 async def serve_localai(bus: Bus, node_id: str, desk: WorkerDesk) -> None:
     """The same for a node that knows nothing of cancel and op."""
-    answerers: dict[str, _Answerer] = {
-        subjects.install(node_id): _commands(desk, Kind.INSTALL),
-        subjects.upgrade(node_id): _commands(desk, Kind.UPGRADE),
-        subjects.delete(node_id): _commands(desk, Kind.REMOVE),
-        subjects.list_backends(node_id): lambda _payload: desk.list_backends(),
-        subjects.stop_backend(node_id): lambda payload: desk.stop_backend(_stop_command(payload)),
-        subjects.stop_node(node_id): lambda payload: desk.stop_node(_stop_order(payload)),
+    kinds = {
+        Kind.INSTALL: subjects.install(node_id),
+        Kind.UPGRADE: subjects.upgrade(node_id),
+        Kind.REMOVE: subjects.delete(node_id),
     }
-    await _hear(bus, answerers)
+    for kind, subject in kinds.items():
+        await _hear(bus, subject, _Exchange(partial(_read_command, kind), desk.command))
+    await _hear(bus, subjects.list_backends(node_id), _Exchange(bytes, lambda _: desk.list_backends()))
+    await _hear(bus, subjects.stop_backend(node_id), _Exchange(_read_stop, desk.stop_backend))
+    await _hear(bus, subjects.stop_node(node_id), _Exchange(_read_stop_order, desk.stop_node))
 
-
-_Answerer = Callable[[bytes], Awaitable[Message | None]]
 
 _NOT_UNDERSTOOD = CommandReply(
     answer=Answer.REFUSED, reason=Reason.REFUSED_BY_NODE, error="The message cannot be read: it is not this command."
 )
 
 
-async def _hear(bus: Bus, answerers: dict[str, _Answerer]) -> None:
-    tasks: set[asyncio.Task[None]] = set()
-    for subject, answerer in answerers.items():
-        await bus.subscribe(subject, _in_own_task(bus, answerer, tasks))
+def _read_command(meant: Kind, payload: bytes) -> Command:
+    command = Command.decode(payload)
+    return command if command.kind is not Kind.UNKNOWN else command.model_copy(update={"kind": meant})
 
 
-def _commands(desk: WorkerDesk, meant: Kind) -> _Answerer:
-    async def answer(payload: bytes) -> Message | None:
-        command = Command.decode(payload)
-        if command.kind is Kind.UNKNOWN:
-            command = command.model_copy(update={"kind": meant})
-        return await desk.command(command)
-
-    return answer
-
-
-def _stop_command(payload: bytes) -> Command:
+def _read_stop(payload: bytes) -> Command:
     """LocalAI sends nothing, or `null`, to stop everything."""
     return Command() if payload in (b"", b"null") else Command.decode(payload)
 
 
-def _stop_order(payload: bytes) -> StopOrder:
+def _read_stop_order(payload: bytes) -> StopOrder:
     """LocalAI sends `null`; whatever else cannot be read is an order to leave all the same."""
     try:
         return StopOrder.decode(payload)
@@ -148,20 +156,17 @@ def _stop_order(payload: bytes) -> StopOrder:
         return StopOrder()
 
 
-def _in_own_task(bus: Bus, answerer: _Answerer, tasks: set[asyncio.Task[None]]) -> Callable[[Msg], Awaitable[None]]:
-    async def handle(message: Msg) -> None:
-        task = asyncio.create_task(_answer(bus, answerer, message))
+async def _hear(bus: Bus, subject: str, exchange: _Exchange[Any]) -> None:
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def answer(message: Msg) -> None:
+        reply = await exchange.reply_to(message)
+        if message.reply and reply is not None:
+            await bus.publish(message.reply, reply.encode())
+
+    async def in_own_task(message: Msg) -> None:
+        task = asyncio.create_task(answer(message))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    return handle
-
-
-async def _answer(bus: Bus, answerer: _Answerer, message: Msg) -> None:
-    try:
-        reply = await answerer(message.data)
-    except ValueError:
-        log.warning("nats.unreadable", subject=message.subject, bytes=len(message.data))
-        reply = _NOT_UNDERSTOOD
-    if message.reply and reply is not None:
-        await bus.publish(message.reply, reply.encode())
+    await bus.subscribe(subject, in_own_task)

@@ -48,9 +48,14 @@ class _Signer:
         self._jwt = b""
 
     def sign(self, nonce: str) -> bytes:
-        newest = self._credentials()
+        """The client gives up for good on an error that is not NATS's own, so ours become one."""
+        try:
+            newest = self._credentials()
+            signature = KeyPair.from_seed(newest.seed).sign(nonce.encode())
+        except Exception as error:
+            raise nats.errors.Error(f"no usable credential: {error!r}") from error
         self._jwt = newest.jwt.encode()
-        return base64.b64encode(KeyPair.from_seed(newest.seed).sign(nonce.encode()))
+        return base64.b64encode(signature)
 
     def jwt(self) -> bytes:
         return self._jwt
@@ -128,7 +133,11 @@ class Bus:
         """Best effort: False when the link is down, and nothing is kept for later."""
         if not self.is_up:
             return False
-        await self._client.publish(subject, payload)
+        try:
+            await self._client.publish(subject, payload)
+        except nats.errors.Error as error:
+            log.warning("nats.not_published", link=self._name, subject=subject, error=str(error))
+            return False
         return True
 
     async def request(self, subject: str, payload: bytes, *, within: float) -> bytes:

@@ -291,6 +291,16 @@ async def test_discarding_removes_what_was_kept(fetcher, site):
     assert list(fetcher.folder.iterdir()) == []
 
 
+async def test_discarding_does_not_disturb_another_job_on_the_same_artifact(fetcher, site):
+    file = site.serve("/a", CONTENT, stops_at=HALF)
+    downloads = fetcher.downloads()
+    other = asyncio.create_task(fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT), downloads=downloads))
+    await until(lambda: fetcher.kept() == HALF, pause=0.01)
+    await asyncio.wait_for(downloads.discard(Command(sha256=digest(CONTENT))), 5)
+    file.gate.set()
+    assert (await other).bytes_fetched == len(CONTENT)
+
+
 async def test_what_nobody_asked_for_in_a_week_is_dropped(fetcher, site):
     fetcher.folder.mkdir()
     old, new = fetcher.folder / "old.part", fetcher.folder / "new.part"

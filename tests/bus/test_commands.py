@@ -36,8 +36,11 @@ class ScriptedDesk:
         self.gate = asyncio.Event()
         self.gate.set()
         self.stopped = asyncio.Event()
+        self.breaks = False
 
     async def command(self, command: Command) -> CommandReply | None:
+        if self.breaks:
+            raise ValueError("a fault of the desk")
         self.heard.append(command)
         await self.gate.wait()
         return CommandReply(op_id=command.op_id, answer=Answer.ACCEPTED) if command.op_id else None
@@ -120,6 +123,16 @@ async def test_an_unreadable_command_is_refused_with_one_line(control, desk, nod
     assert (reply.answer, reply.reason) == (Answer.REFUSED, Reason.REFUSED_BY_NODE)
     assert [line["event"] for line in lines] == ["nats.unreadable"]
     assert desk.heard == []
+
+
+async def test_a_desk_that_breaks_gives_no_answer_and_serves_on(client, desk, node_id):
+    """Not a refusal: that would be final, and the fault is ours."""
+    desk.breaks = True
+    with structlog.testing.capture_logs() as lines, pytest.raises(NoAnswer):
+        await client.command(node_id, Command(op_id="op"), within=0.2)
+    assert [line["event"] for line in lines] == ["nats.not_answered"]
+    desk.breaks = False
+    assert (await client.command(node_id, Command(op_id="op"), within=10)).answer is Answer.ACCEPTED
 
 
 async def test_an_unreadable_answer_is_no_answer(client, start_node: StartNode, node_id):

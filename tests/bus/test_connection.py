@@ -161,6 +161,23 @@ async def test_renewing_takes_the_newest_credential_before_the_old_one_ends(nats
     await node.close()
 
 
+async def test_a_credential_that_cannot_be_had_yet_is_asked_for_again(nats_server, node_id):
+    asked = 0
+
+    def newest() -> NatsCredential:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise LookupError("not registered yet")
+        credential: NatsCredential = nats_server.issuer.node_credential(node_id, protocol=2, lifetime=HOUR)
+        return credential
+
+    node = node_bus(nats_server.url, node_id, newest)
+    node.start()
+    assert await node.wait_up(30)
+    await node.close()
+
+
 async def test_a_credential_of_foreign_keys_is_never_let_in(nats_server, private_nats: NatsFactory, node_id):
     stranger = await private_nats()
     node = node_bus(

@@ -1,0 +1,52 @@
+"""Work in threads never goes on behind one's back."""
+
+import asyncio
+import threading
+
+import pytest
+
+from agent.threads import Threads
+
+
+@pytest.fixture
+def threads():
+    threads = Threads()
+    yield threads
+    threads.close()
+
+
+async def test_a_cancel_waits_until_the_thread_has_really_ended(threads):
+    begun, ended, halt = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        halt.wait(10)
+        ended.set()
+
+    running = asyncio.create_task(threads.run(halt, work))
+    await asyncio.to_thread(begun.wait, 10)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert ended.is_set()
+
+
+async def test_what_has_not_begun_never_begins(threads):
+    """Every thread is taken: a cancelled job does not wait for one only to stop."""
+    gate = threading.Event()
+    begun: list[int] = []
+    busy = [asyncio.create_task(threads.run(threading.Event(), gate.wait, 10)) for _ in range(32)]
+    waiting = asyncio.create_task(threads.run(threading.Event(), begun.append, 1))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(waiting, 5)
+    gate.set()
+    await asyncio.gather(*busy)
+    assert begun == []
+
+
+async def test_results_and_errors_come_through(threads):
+    assert await threads.run(threading.Event(), lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        await threads.run(threading.Event(), lambda: 1 / 0)
