@@ -14,7 +14,7 @@ from contracts.messages import CancelAnswer, CancelCommand, Command
 from contracts.temporal import CancelOrder, CancelWord, NodeTask, NodeWord
 from domain.errors import NoAnswer, NodeAway
 from domain.node import Protocol
-from services.ports import NodeLink, OperationRuns
+from services.ports import Holds, NodeLink, OperationRuns
 
 log = structlog.get_logger()
 
@@ -24,13 +24,16 @@ CANCEL_ANSWER_S = 10.0
 class NodeActivities:
     """One method, one idempotent effect on one node."""
 
-    def __init__(self, link: NodeLink, runs: OperationRuns) -> None:
+    def __init__(self, link: NodeLink, runs: OperationRuns, holds: Holds) -> None:
         self._link = link
         self._runs = runs
+        self._holds = holds
 
     @activity.defn(name=names.RUN_ON_NODE)
     async def run_on_node(self, task: NodeTask) -> NodeWord:
         """Send the command and follow the node until it says how it ended, or our time is up."""
+        if not task.on_node and (hold := await self._holds.in_force()):
+            return NodeWord(held=f"{hold.reason}, by {hold.by}")
         info = activity.info()
         following = Following(
             link=self._link,

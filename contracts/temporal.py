@@ -196,6 +196,8 @@ class NodeTask(Payload):
 
     request: OperationRequest
     policy: Policy
+    on_node: bool = False
+    """the node works on it already, as far as we know: a hold does not concern it"""
 
 
 class NodeWord(Payload):
@@ -208,6 +210,8 @@ class NodeWord(Payload):
     accepted: bool = False
     """the node has begun (also when we then lost sight of it)"""
     refused: str = ""
+    held: str = ""
+    """an operator holds back what is not on a node yet; says who and why"""
     busy_op_id: str = ""
     stale: bool = False
     """a later run speaks for this operation"""
@@ -275,6 +279,7 @@ class FleetWatch(Payload):
     """Input of `watch_fleet` and of the workflow around it."""
 
     tick: Duration = timedelta(seconds=15)
-    heartbeat_timeout: Duration = timedelta(seconds=30)
+    heartbeat_timeout: Duration = timedelta(seconds=15)
+    """after a worker died, another goes on with the watch within 30 s"""
     rest: Duration = Field(default=timedelta(hours=1))
     """how long one activity runs before the workflow continues as new"""

@@ -106,6 +106,11 @@ class OperationTable:
         bound = select(OperationRow).where(OperationRow.node_id.in_(node_ids), _IS_NODE_BOUND, away)
         return await self._fetch(bound.order_by(OperationRow.created_at))
 
+    async def held(self, *, limit: int = 500) -> Sequence[OperationView]:
+        """What an operator holds back, oldest first."""
+        waiting = select(OperationRow).where(OperationRow.state == State.WAITING, OperationRow.reason == Reason.HELD)
+        return await self._fetch(waiting.order_by(OperationRow.created_at).limit(limit))
+
     async def listing(
         self,
         *,
@@ -139,6 +144,13 @@ class OperationTable:
         values = {"now": self._clock(), "ticks": json.dumps(list(latest.values())), "op_ids": list(latest)}
         async with self._database.session() as session:
             await session.execute(_GAUGES, values)
+
+    async def standing(self, op_ids: Sequence[str]) -> dict[str, tuple[State, Reason | None]]:
+        """How these stand, and nothing more: asked often, by those who wait for one to end."""
+        wanted = select(OperationRow.op_id, OperationRow.state, OperationRow.reason)
+        async with self._database.session() as session:
+            found = await session.execute(wanted.where(OperationRow.op_id.in_(op_ids)))
+            return {op_id: (State(state), Reason(reason) if reason else None) for op_id, state, reason in found}
 
     async def dismiss(self, op_id: str) -> bool:
         """Take an operation that ended badly off the live list; history keeps it."""

@@ -3,20 +3,29 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from activities.batches import BatchActivities
 from activities.fleet import FleetActivities
 from activities.node import NodeActivities
 from activities.records import RecordActivities
 from workflows.backend_operation import BackendOperation
+from workflows.batch import Batch
 from workflows.fleet_monitor import FleetMonitor
 
-WORKFLOWS: Sequence[type] = (BackendOperation, FleetMonitor)
+WORKFLOWS: Sequence[type] = (BackendOperation, Batch, FleetMonitor)
 
 
 def control_activities(
-    node: NodeActivities, records: RecordActivities, fleet: FleetActivities
+    node: NodeActivities, records: RecordActivities, fleet: FleetActivities, batches: BatchActivities
 ) -> Sequence[Callable[..., Any]]:
-    """Short ones, and the one watch over the fleet."""
-    return [node.cancel_on_node, records.record, fleet.watch_fleet]
+    """Short ones, and those that watch: over the fleet, and over the members of a batch."""
+    of_batches: list[Callable[..., Any]] = [
+        batches.open_batch,
+        batches.admit_members,
+        batches.watch_members,
+        batches.cancel_members,
+        batches.close_batch,
+    ]
+    return [node.cancel_on_node, records.record, fleet.watch_fleet, *of_batches]
 
 
 def node_activities(node: NodeActivities) -> Sequence[Callable[..., Any]]:

@@ -29,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.ledger import Ledger
 
 WEB_UI = "Temporal Web UI"
+ON_NODE = frozenset({State.RUNNING, State.STILL_INSTALLING})
 
 
 @workflow.defn(name=names.BACKEND_OPERATION)
@@ -119,7 +120,7 @@ class BackendOperation:
             self._node_heard = False
             self._attached = workflow.start_activity(
                 names.RUN_ON_NODE,
-                NodeTask(request=self._request, policy=self._policy),
+                NodeTask(request=self._request, policy=self._policy, on_node=self._ledger.state in ON_NODE),
                 result_type=NodeWord,
                 summary=f"{wanted.kind} {wanted.backend} on {self._request.node_name}",
                 **options.run_on_node(self._policy),
@@ -154,7 +155,7 @@ class BackendOperation:
             word = await attached
         except ActivityError:  # our worker died or stopped: the node goes on
             return NodeWord()
-        if word.away and not word.accepted:
+        if (word.away or word.held) and not word.accepted:
             self._maybe_on_node = was_there
         return word
 
@@ -174,6 +175,8 @@ class BackendOperation:
             await self._make_room(word.busy_op_id)
         elif word.refused:
             self._ledger.move(Event.FAIL, reason=Reason.REFUSED_BY_NODE, detail=word.refused)
+        elif word.held:
+            await self._wait_for_release(word.held)
         elif word.away:
             await self._wait_for_node()
         else:
@@ -247,6 +250,11 @@ class BackendOperation:
         pause = self._policy.node_poll if until is None else min(self._policy.node_poll, until - workflow.now())
         await self._sleep_until(self._woken, pause)
 
+    async def _wait_for_release(self, why: str) -> None:
+        self._ledger.move(Event.POSTPONE, reason=Reason.HELD, detail=why)
+        await self._ledger.write()
+        await self._sleep_until(self._woken, self._policy.node_poll)
+
     def _woken(self) -> bool:
         return self._node_heard or self._cancel is not None or self._reported is not None
 
@@ -290,7 +298,7 @@ class BackendOperation:
         if request.why is Reason.DEADLINE:
             self._ledger.move(Event.FAIL, reason=Reason.DEADLINE, detail=said)
             return
-        reason = Reason.FORCED if request.force else request.why
+        reason = Reason.FORCED if request.force and request.why is Reason.REQUESTED else request.why
         self._ledger.move(Event.CANCEL, reason=reason, detail=said, by=request.by)
 
     async def _conclude_late(self, outcome: Outcome, request: CancelRequest) -> None:

@@ -33,6 +33,14 @@ CANCEL_ON_NODE: dict[str, Any] = {
 REATTACH_PAUSE = timedelta(seconds=1)
 BUSY_PAUSE = timedelta(seconds=5)
 
+ADMIT_AT_ONCE = 50
+BATCH_STEP: dict[str, Any] = {"start_to_close_timeout": timedelta(minutes=2), "retry_policy": FOR_EVER}
+WATCH_MEMBERS: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(hours=1),
+    "heartbeat_timeout": timedelta(seconds=20),
+    "retry_policy": FOR_EVER,
+}
+
 GRACE = timedelta(minutes=1)
 """run_on_node gives its slot back by itself after the request timeout; this only catches a hang"""
 

@@ -1,0 +1,172 @@
+"""Batches: what was asked for, of whom, and what became of each node."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Select, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from contracts.batches import (
+    ENDED_BATCHES,
+    BatchInput,
+    BatchState,
+    BatchView,
+    CloseBatch,
+    Member,
+    MemberView,
+    member_op_id,
+)
+from contracts.words import tell
+from domain.operation import Kind, Reason, State
+from store.database import Database
+from store.models import BatchMemberRow, BatchRow, OperationRow
+
+WAITING_FOR_TURN = "waiting_for_turn"
+_WITHOUT_NODES = {"targets", "left_out", "carried"}
+_STANDING = func.coalesce(BatchMemberRow.verdict, OperationRow.state, WAITING_FOR_TURN)
+
+
+class Batches:
+    """The tables `batches` and `batch_members`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def open(self, batch: BatchInput) -> None:
+        """Write it down with all its members; whoever comes second changes nothing."""
+        planned = [_planned(batch.batch_id, each.node_id, each.node_name) for each in batch.targets]
+        left_out = [_member(batch.batch_id, each) for each in batch.left_out]
+        async with self._database.session() as session:
+            await session.execute(insert(BatchRow).values(_row(batch)).on_conflict_do_nothing())
+            for some in _in_thousands([*planned, *left_out]):
+                await session.execute(insert(BatchMemberRow).values(some).on_conflict_do_nothing())
+
+    async def note(self, batch_id: str, members: Sequence[Member]) -> None:
+        """Members with another operation than planned, or with a verdict instead of one."""
+        async with self._database.session() as session:
+            for some in _in_thousands([_member(batch_id, each) for each in members]):
+                first = insert(BatchMemberRow).values(some)
+                changes = {name: first.excluded[name] for name in ("op_id", "joined", "verdict", "detail")}
+                await session.execute(first.on_conflict_do_update(index_elements=["batch_id", "node_id"], set_=changes))
+
+    async def close(self, close: CloseBatch) -> None:
+        """The batch's state; never backwards in time."""
+        await self.note(close.batch_id, close.members)
+        changes = {"state": close.state.value, "detail": close.detail, "at": close.at}
+        if close.state in ENDED_BATCHES:
+            changes["ended_at"] = close.at
+        mine = update(BatchRow).where(BatchRow.batch_id == close.batch_id, BatchRow.at <= close.at)
+        async with self._database.session() as session:
+            await session.execute(mine.values(changes))
+
+    async def find(self, batch_id: str) -> BatchView | None:
+        found = await self._views(select(BatchRow).where(BatchRow.batch_id == batch_id))
+        return found[0] if found else None
+
+    async def request(self, batch_id: str) -> BatchInput | None:
+        """What was asked for, without the nodes."""
+        async with self._database.session() as session:
+            stored = await session.scalar(select(BatchRow.request).where(BatchRow.batch_id == batch_id))
+        return BatchInput.model_validate({**stored, "targets": ()}) if stored else None
+
+    async def listing(self, *, open_only: bool = False, limit: int = 100) -> Sequence[BatchView]:
+        newest = select(BatchRow).order_by(BatchRow.created_at.desc(), BatchRow.batch_id).limit(limit)
+        return await self._views(newest.where(BatchRow.ended_at.is_(None)) if open_only else newest)
+
+    async def members(self, batch_id: str) -> Sequence[MemberView]:
+        """Every node of the batch, by name, with the state of its operation."""
+        wanted = (
+            select(BatchMemberRow, OperationRow)
+            .outerjoin(OperationRow, OperationRow.op_id == BatchMemberRow.op_id)
+            .where(BatchMemberRow.batch_id == batch_id)
+            .order_by(BatchMemberRow.node_name)
+        )
+        async with self._database.session() as session:
+            return [_member_view(member, operation) for member, operation in await session.execute(wanted)]
+
+    async def _views(self, wanted: Select[BatchRow]) -> list[BatchView]:
+        async with self._database.session() as session:
+            rows = list(await session.scalars(wanted))
+            counted = await session.execute(_counts([row.batch_id for row in rows]))
+            counts: dict[str, dict[str, int]] = {}
+            for batch_id, standing, number in counted:
+                counts.setdefault(batch_id, {})[standing] = number
+            return [_view(row, counts.get(row.batch_id, {})) for row in rows]
+
+
+def _counts(batch_ids: Sequence[str]) -> Select[str, str, int]:
+    return (
+        select(BatchMemberRow.batch_id, _STANDING, func.count())
+        .outerjoin(OperationRow, OperationRow.op_id == BatchMemberRow.op_id)
+        .where(BatchMemberRow.batch_id.in_(batch_ids))
+        .group_by(BatchMemberRow.batch_id, _STANDING)
+    )
+
+
+def _row(batch: BatchInput) -> dict[str, Any]:
+    return {
+        "batch_id": batch.batch_id,
+        "kind": batch.wanted.kind.value,
+        "backend": batch.wanted.backend,
+        "family": batch.wanted.family,
+        "request": batch.model_dump(mode="json", exclude=_WITHOUT_NODES),
+        "state": BatchState.RUNNING.value,
+        "detail": "",
+        "requested_by": batch.requested_by,
+        "at": batch.created_at,
+        "created_at": batch.created_at,
+    }
+
+
+def _planned(batch_id: str, node_id: str, node_name: str) -> dict[str, Any]:
+    op_id = member_op_id(batch_id, node_id)
+    return _member(batch_id, Member(node_id=node_id, node_name=node_name, op_id=op_id))
+
+
+def _member(batch_id: str, member: Member) -> dict[str, Any]:
+    return {"batch_id": batch_id, **member.model_dump(mode="json")}
+
+
+def _in_thousands(rows: list[dict[str, Any]]) -> Iterable[list[dict[str, Any]]]:
+    """PostgreSQL takes 65,535 parameters in one statement."""
+    return (rows[start : start + 1000] for start in range(0, len(rows), 1000))
+
+
+def _view(row: BatchRow, counts: dict[str, int]) -> BatchView:
+    asked = row.request
+    return BatchView(
+        batch_id=row.batch_id,
+        kind=Kind(row.kind),
+        backend=row.backend,
+        family=row.family,
+        version=asked["wanted"].get("version", ""),
+        state=BatchState(row.state),
+        detail=row.detail,
+        max_parallel=asked["max_parallel"],
+        max_failures=asked["max_failures"],
+        requested_by=row.requested_by,
+        note=asked["note"],
+        retry_of=asked["retry_of"],
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+        counts=counts,
+        message=f"{row.state}{f': {row.detail}' if row.detail else ''}",
+    )
+
+
+def _member_view(member: BatchMemberRow, operation: OperationRow | None) -> MemberView:
+    view = MemberView(
+        node_id=member.node_id,
+        node_name=member.node_name,
+        op_id=member.op_id,
+        joined=member.joined,
+        state=member.verdict or WAITING_FOR_TURN,
+        detail=member.detail,
+    )
+    if operation is None or member.verdict is not None:
+        return view
+    state, reason = State(operation.state), Reason(operation.reason) if operation.reason else None
+    told = tell(state, reason, operation.detail)
+    return view.model_copy(
+        update={"state": state.value, "reason": reason, "detail": told, "percentage": operation.percentage}
+    )

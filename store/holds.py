@@ -1,0 +1,31 @@
+"""The hold: one stop for everything that is not on a node yet."""
+
+from datetime import datetime
+
+from sqlalchemy import select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from contracts.http import HoldView
+from store.database import Database
+from store.models import HoldRow
+
+
+class Holds:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def in_force(self) -> HoldView | None:
+        async with self._database.session() as session:
+            row = await session.scalar(select(HoldRow).where(HoldRow.released_at.is_(None)))
+        return HoldView(held=True, reason=row.reason, by=row.held_by, since=row.held_at) if row else None
+
+    async def hold(self, *, reason: str, by: str, now: datetime) -> bool:
+        """False when one is in force already: the first reason stays."""
+        first = insert(HoldRow).values(reason=reason, held_by=by, held_at=now).on_conflict_do_nothing()
+        async with self._database.session() as session:
+            return await session.scalar(first.returning(HoldRow.id)) is not None
+
+    async def release(self, *, by: str, now: datetime) -> bool:
+        held = update(HoldRow).where(HoldRow.released_at.is_(None)).values(released_by=by, released_at=now)
+        async with self._database.session() as session:
+            return await session.scalar(held.returning(HoldRow.id)) is not None

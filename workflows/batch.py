@@ -1,0 +1,218 @@
+"""Many nodes, one intent: a batch asks for operations as a person would, and owns none of them."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from contracts import batches as names
+    from contracts.batches import (
+        ENDED_BATCHES,
+        AdmitMembers,
+        Admitted,
+        BatchCarried,
+        BatchInput,
+        BatchOrder,
+        BatchProgress,
+        BatchState,
+        CancelMembers,
+        CloseBatch,
+        Member,
+        Target,
+        Verdict,
+        Watched,
+        WatchMembers,
+    )
+    from domain.operation import State
+    from workflows import policy as options
+
+FAILURES = frozenset({State.FAILED, State.EXPIRED, State.DEAD_LETTER})
+
+
+@workflow.defn(name=names.BATCH)
+class Batch:
+    """A sliding window over frozen targets; nodes that are away do not fill it."""
+
+    @workflow.init
+    def __init__(self, batch: BatchInput) -> None:
+        carried = batch.carried or BatchCarried(waiting=batch.targets)
+        self._batch = batch
+        self._waiting = list(carried.waiting)
+        self._open: dict[str, Target] = dict(carried.open_ops)
+        self._joined = set(carried.joined)
+        self._away: frozenset[str] = frozenset()
+        self._failures = carried.failures
+        self._paused = carried.paused
+        self._cancelled_by = carried.cancelled_by
+        self._state = BatchState.RUNNING
+        self._detail = ""
+        self._orders = 0
+
+    @workflow.run
+    async def run(self, _batch: BatchInput) -> BatchProgress:
+        work = asyncio.create_task(self._drive())
+        while not work.done():
+            try:
+                await asyncio.shield(work)
+            except asyncio.CancelledError:  # the Web UI's own button takes the way of the signal
+                self.cancel(BatchOrder(by="Temporal Web UI"))
+        return work.result()
+
+    @workflow.signal(name=names.SIGNAL_PAUSE)
+    def pause(self, _: BatchOrder) -> None:
+        self._paused = True
+        self._orders += 1
+
+    @workflow.signal(name=names.SIGNAL_RESUME)
+    def resume(self, _: BatchOrder) -> None:
+        self._paused = False
+        self._orders += 1
+
+    @workflow.signal(name=names.SIGNAL_CANCEL)
+    def cancel(self, order: BatchOrder) -> None:
+        if self._cancelled_by is None:
+            self._cancelled_by = order.by
+            self._orders += 1
+
+    @workflow.query(name=names.QUERY_PROGRESS)
+    def progress(self) -> BatchProgress:
+        ended = len(self._batch.targets) - len(self._waiting) - len(self._open)
+        return BatchProgress(
+            batch_id=self._batch.batch_id,
+            state=self._state,
+            waiting=len(self._waiting),
+            running=len(self._open),
+            ended=ended,
+            failures=self._failures,
+        )
+
+    # the process
+
+    async def _drive(self) -> BatchProgress:
+        if self._batch.carried is None:
+            await self._do(names.OPEN_BATCH, self._batch)
+        while self._waiting or self._open:
+            await self._heed_orders()
+            if due := self._next():
+                await self._admit(due)
+            elif self._open:
+                await self._watch()
+            elif self._waiting:
+                await self._new_order(self._orders)
+            self._continue_as_new_if_long()
+        return await self._end()
+
+    def _next(self) -> tuple[Target, ...]:
+        """Whose turn it is: as many as fit into the window beside those that really run."""
+        if self._paused or self._cancelled_by is not None or self._too_many_failures():
+            return ()
+        running = len(self._open) - len(self._away & self._open.keys())
+        room = len(self._waiting) if self._batch.max_parallel == 0 else self._batch.max_parallel - running
+        return tuple(self._waiting[: max(0, min(room, options.ADMIT_AT_ONCE))])
+
+    async def _admit(self, due: tuple[Target, ...]) -> None:
+        admitted: Admitted = await self._do(
+            names.ADMIT_MEMBERS, AdmitMembers(batch=self._without_targets(), targets=due), result=Admitted
+        )
+        self._waiting = self._waiting[len(due) :]
+        known = {target.node_id: target for target in due}
+        for member in admitted.members:
+            if member.op_id is not None and member.verdict is None:
+                self._open[member.op_id] = known[member.node_id]
+                if member.joined:
+                    self._joined.add(member.op_id)
+
+    async def _watch(self) -> None:
+        """Until something ends, a node goes or comes, or somebody gives an order."""
+        watching = workflow.start_activity(
+            names.WATCH_MEMBERS,
+            WatchMembers(batch_id=self._batch.batch_id, op_ids=tuple(self._open), away=tuple(sorted(self._away))),
+            result_type=Watched,
+            **options.WATCH_MEMBERS,
+        )
+        orders = self._orders
+        await workflow.wait_condition(lambda: watching.done() or self._orders != orders)
+        if not watching.done():
+            watching.cancel()
+        try:
+            self._note(await watching)
+        except ActivityError as error:
+            if not is_cancelled_exception(error):
+                raise
+
+    def _note(self, watched: Watched) -> None:
+        self._away = frozenset(watched.away)
+        for op_id, state in watched.ended.items():
+            del self._open[op_id]
+            self._failures += state in FAILURES
+
+    async def _heed_orders(self) -> None:
+        if self._cancelled_by is not None and self._state is not BatchState.CANCELLING:
+            await self._stop(BatchState.CANCELLING, f"batch cancelled by {self._cancelled_by or 'somebody'}")
+            await self._cancel_ours(self._cancelled_by)
+        elif self._too_many_failures() and self._waiting:
+            await self._stop(BatchState.STOPPED, f"batch stopped after {self._failures} failures")
+        elif self._state in (BatchState.RUNNING, BatchState.PAUSED):
+            await self._say(BatchState.PAUSED if self._paused else BatchState.RUNNING)
+
+    def _too_many_failures(self) -> bool:
+        return self._batch.max_failures is not None and self._failures >= self._batch.max_failures
+
+    async def _stop(self, state: BatchState, why: str) -> None:
+        """Whoever has not had its turn will not have one."""
+        left, self._waiting = self._waiting, []
+        verdict = {"verdict": Verdict.NOT_STARTED, "detail": f"not started: {why}"}
+        members = (Member(node_id=each.node_id, node_name=each.node_name, **verdict) for each in left)
+        await self._say(state, why, members)
+
+    async def _cancel_ours(self, by: str) -> None:
+        """An operation that we only joined belongs to whoever asked for it."""
+        ours = tuple(op_id for op_id in self._open if op_id not in self._joined)
+        if ours:
+            await self._do(names.CANCEL_MEMBERS, CancelMembers(op_ids=ours, by=by, detail="batch cancelled"))
+
+    async def _end(self) -> BatchProgress:
+        """Members that failed make the run red in the Web UI."""
+        ends = {BatchState.CANCELLING: BatchState.CANCELLED, BatchState.STOPPED: BatchState.STOPPED}
+        await self._say(ends.get(self._state, BatchState.COMPLETED), self._detail)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        if self._failures and self._state is not BatchState.CANCELLED:
+            summary = f"{self._failures} of {len(self._batch.targets)} failed"
+            raise ApplicationError(summary, type="members_failed", non_retryable=True)
+        return self.progress()
+
+    async def _say(self, state: BatchState, detail: str = "", members: Iterable[Member] = ()) -> None:
+        """Write it down, unless that is what was said last."""
+        told = tuple(members)
+        if (state, detail or self._detail) == (self._state, self._detail) and not told and state not in ENDED_BATCHES:
+            return
+        self._state, self._detail = state, detail or self._detail
+        workflow.set_current_details(f"**{state}** {self._detail}")
+        close = CloseBatch(
+            batch_id=self._batch.batch_id, state=state, detail=self._detail, at=workflow.now(), members=told
+        )
+        await self._do(names.CLOSE_BATCH, close)
+
+    async def _new_order(self, seen: int) -> None:
+        await workflow.wait_condition(lambda: self._orders != seen)
+
+    async def _do(self, activity: str, argument: Any, result: type | None = None) -> Any:
+        return await workflow.execute_activity(activity, argument, result_type=result, **options.BATCH_STEP)
+
+    def _without_targets(self) -> BatchInput:
+        return self._batch.model_copy(update={"targets": (), "left_out": (), "carried": None})
+
+    def _continue_as_new_if_long(self) -> None:
+        if workflow.info().is_continue_as_new_suggested() and self._state is BatchState.RUNNING:
+            carried = BatchCarried(
+                waiting=tuple(self._waiting),
+                open_ops=self._open,
+                joined=tuple(sorted(self._joined)),
+                failures=self._failures,
+                paused=self._paused,
+                cancelled_by=self._cancelled_by,
+            )
+            workflow.continue_as_new(self._batch.model_copy(update={"carried": carried}))
