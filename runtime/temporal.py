@@ -9,12 +9,20 @@ from urllib.parse import quote
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
-from temporalio.common import Priority, SearchAttributePair, TypedSearchAttributes, WorkflowIDConflictPolicy
+from temporalio.common import (
+    Priority,
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
+from contracts import batches
 from contracts import temporal as names
+from contracts.batches import BatchInput, BatchOrder
 from contracts.messages import Outcome
 from contracts.temporal import (
     CancelRequest,
@@ -25,6 +33,7 @@ from contracts.temporal import (
     Payload,
     PhaseReport,
     Run,
+    Wanted,
 )
 from domain.errors import AlreadyRunning, ServiceUnavailable
 from domain.operation import Phase, State
@@ -75,7 +84,6 @@ class TemporalRuns:
     async def start(self, request: OperationInput, *, intent: str) -> str:
         """Start the run and return its id; `AlreadyRunning` when the lock is taken."""
         asked = request.request
-        title = f"{asked.wanted.kind.capitalize()} {asked.wanted.backend} {asked.wanted.version}".rstrip()
         try:
             async with _bounded(CALL_LIMIT_S):
                 handle = await self._client.start_workflow(
@@ -86,7 +94,7 @@ class TemporalRuns:
                     id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                     memo={names.MEMO_OP_ID: asked.op_id, names.MEMO_INTENT: intent},
                     search_attributes=_search_attributes(request),
-                    static_summary=f"{title} on {asked.node_name}",
+                    static_summary=f"{_title(asked.wanted)} on {asked.node_name}",
                     static_details=_details(request),
                     priority=_priority(asked.batch_id),
                 )
@@ -115,6 +123,32 @@ class TemporalRuns:
 
     async def report_phase(self, workflow_id: str, op_id: str, phase: Phase) -> None:
         await self._signal(workflow_id, names.SIGNAL_PHASE, PhaseReport(op_id=op_id, phase=phase))
+
+    async def start_batch(self, batch: BatchInput) -> str:
+        """Start the batch, or find it: the same batch id is the same batch."""
+        async with _bounded(CALL_LIMIT_S):
+            handle = await self._client.start_workflow(
+                batches.BATCH,
+                batch,
+                id=batches.batch_workflow_id(batch.batch_id),
+                task_queue=self.queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                search_attributes=TypedSearchAttributes(
+                    [
+                        SearchAttributePair(names.BATCH, batch.batch_id),
+                        SearchAttributePair(names.BACKEND, batch.wanted.family),
+                        SearchAttributePair(names.KIND, batch.wanted.kind),
+                    ]
+                ),
+                static_summary=f"{_title(batch.wanted)} on {len(batch.targets)} nodes",
+                priority=_priority(batch.batch_id),
+            )
+        return handle.result_run_id or ""
+
+    async def order_batch(self, batch_id: str, signal: str, order: BatchOrder) -> bool:
+        """Pause, resume or cancel; False when that batch has ended."""
+        return await self._signal(batches.batch_workflow_id(batch_id), signal, order)
 
     async def open_runs(self) -> Sequence[Run]:
         """Every open operation. Visibility lags behind: describe before believing that one is missing."""
@@ -174,6 +208,10 @@ async def _run(execution: WorkflowExecution) -> Run:
         op_id=memo.get(names.MEMO_OP_ID, ""),
         intent=memo.get(names.MEMO_INTENT, ""),
     )
+
+
+def _title(wanted: Wanted) -> str:
+    return f"{wanted.kind.capitalize()} {wanted.backend} {wanted.version}".rstrip()
 
 
 def _search_attributes(request: OperationInput) -> TypedSearchAttributes:

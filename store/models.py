@@ -124,6 +124,7 @@ class OperationRow(Base):
         ),
         Index("ix_operations_created_at", "created_at"),
         Index("ix_operations_node_id_created_at", "node_id", "created_at"),
+        Index("ix_operations_node_id_ended_at", "node_id", "ended_at"),
         Index("ix_operations_batch_id", "batch_id", postgresql_where=text("batch_id IS NOT NULL")),
     )
 
