@@ -11,15 +11,42 @@ from fastapi.openapi.utils import get_openapi
 from api import problems
 from api.auditing import Audited
 from api.auth import undeclared_is_for_admins, viewer
+from api.failures import SlowGuessing
 from api.middleware import Edge
 from api.parts import Parts
-from api.routers import artifacts, backends, events, health, nodes, operations, pages, self_service, sign_in
+from api.routers import (
+    artifacts,
+    audit,
+    backends,
+    events,
+    health,
+    node_life,
+    nodes,
+    operations,
+    pages,
+    self_service,
+    sign_in,
+    tokens,
+)
 from contracts.http import Problem
 
 DESCRIPTION = """Durable install, upgrade and removal of inference backends on a fleet of nodes.
 A superset of LocalAI's node, backend and operation endpoints. Errors are `application/problem+json`."""
 
-_ROUTERS = (health, self_service, nodes, operations, events, backends, artifacts, sign_in, pages)
+_ROUTERS = (
+    health,
+    self_service,
+    nodes,
+    node_life,
+    operations,
+    events,
+    backends,
+    artifacts,
+    tokens,
+    audit,
+    sign_in,
+    pages,
+)
 
 
 def create_app(parts: Parts) -> FastAPI:
@@ -38,6 +65,7 @@ def create_app(parts: Parts) -> FastAPI:
     app.state.parts = parts
     problems.install(app)
     app.add_middleware(Audited)
+    app.add_middleware(SlowGuessing, failures=parts.failures)
     app.add_middleware(Edge)
     for module in _ROUTERS:
         app.include_router(module.router)

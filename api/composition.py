@@ -11,6 +11,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from temporalio.service import RPCError
 
+from api.failures import FailedSignIns
 from api.health import TEMPORAL, Check, Health
 from api.heartbeats import HttpHeartbeats
 from api.parts import Parts
@@ -18,6 +19,7 @@ from api.stream import EventHub
 from bus.commands import NodeClient
 from bus.connection import Bus, connect_control
 from bus.credentials import CredentialIssuer
+from bus.presence import Presence
 from bus.reports import ReportHub
 from contracts.temporal import CONTROL_QUEUE
 from domain.errors import InvalidRequest, NodesmithError, ServiceUnavailable
@@ -30,12 +32,15 @@ from services.admission import Admission
 from services.cancellation import Cancellation
 from services.gate import Gate
 from services.intents import Intents
+from services.lifecycle import Lifecycle
 from services.registration import Registration
+from services.witness import Witness
 from store.audit import AuditTrail
 from store.clock import utc_now
 from store.database import Database
 from store.events import EventFeed
 from store.idempotency import IdempotencyKeys
+from store.life import NodeLife
 from store.nodes import Nodes
 from store.operations import OperationTable
 from store.sign_in import SignIn
@@ -94,14 +99,16 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
         nodes=nodes,
         operations=operations,
         admission=_admission(settings, database, runs, catalogue),
-        registration=_registration(settings, nodes, issuer, secrets.registration_token),
+        registration=_registration(settings, database, bus, issuer, secrets.registration_token),
+        lifecycle=Lifecycle(nodes, NodeLife(database), runs, Presence(bus), utc_now),
         cancellation=Cancellation(nodes, operations, runs),
         sign_in=SignIn(database),
         access=Access(Tokens(database), SignIn(database), secrets.admin_token, utc_now),
         audit=AuditTrail(database),
+        failures=FailedSignIns(settings.sign_in_failures),
         catalogue=catalogue,
         artifacts=gallery.folder,
-        link=NodeClient(bus, reports),
+        link=Witness(NodeClient(bus, reports), nodes, utc_now),
         events=events,
         heartbeats=HttpHeartbeats(nodes),
         health=Health(_checks(database, bus, runs, preparing)),
@@ -129,9 +136,13 @@ def _admission(settings: ControlSettings, database: Database, runs: TemporalRuns
     )
 
 
-def _registration(settings: ControlSettings, nodes: Nodes, issuer: CredentialIssuer, token: str) -> Registration:
+def _registration(
+    settings: ControlSettings, database: Database, bus: Bus, issuer: CredentialIssuer, token: str
+) -> Registration:
     return Registration(
-        nodes=nodes,
+        nodes=Nodes(database),
+        claims=NodeLife(database),
+        presence=Presence(bus),
         issuer=issuer,
         registration_token=token,
         nats_url=settings.nats_public_url or settings.nats_url,

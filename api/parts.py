@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from api.failures import FailedSignIns
 from api.health import Health
 from api.heartbeats import HttpHeartbeats
 from api.stream import EventHub
@@ -15,6 +16,7 @@ from gallery.catalogue import Catalogue
 from services.access import Access
 from services.admission import Admission
 from services.cancellation import Cancellation
+from services.lifecycle import Lifecycle
 from services.ports import NodeLink
 from services.registration import Registration
 from store.audit import AuditTrail
@@ -31,6 +33,7 @@ class Parts:
     operations: OperationTable
     admission: Admission
     registration: Registration
+    lifecycle: Lifecycle
     cancellation: Cancellation
     sign_in: SignIn
     catalogue: Catalogue
@@ -42,6 +45,7 @@ class Parts:
     health: Health
     access: Access
     audit: AuditTrail
+    failures: FailedSignIns
     run_url: Callable[[str, str], str]
     """workflow id and run id -> where the Temporal Web UI shows that run"""
     temporal_ui_url: str = ""

@@ -31,6 +31,8 @@ class ControlSettings(BaseSettings):
     api_port: int = 8900
     admin_token_file: Path | None = None
     registration_token_file: Path | None = None
+    sign_in_failures: int = Field(default=30, gt=0)
+    """wrong credentials a minute from one address, before it has to wait"""
     auto_approve: bool = False
     """approve every node that registers; for LocalAI fleets only"""
 

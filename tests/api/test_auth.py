@@ -1,5 +1,7 @@
 """Nobody without the right credential gets anything but health."""
 
+import re
+
 import httpx2
 import pytest
 
@@ -13,7 +15,7 @@ PAGES = [("GET", path) for path in ("/", "/docs", "/openapi.json", "/links.json"
 def guarded_routes(api: Api) -> list[tuple[str, str]]:
     paths = create_app(api.parts).openapi()["paths"]
     routes = [(verb.upper(), path) for path, verbs in paths.items() for verb in verbs if path not in OPEN]
-    return [(verb, path.format(node="n", op_id="o", job_id="j", file="echo-1.tar.gz")) for verb, path in routes]
+    return [(verb, re.sub(r"\{\w+\}", "none", path)) for verb, path in routes]
 
 
 async def test_every_route_but_health_refuses_a_missing_or_wrong_token(api: Api) -> None:
