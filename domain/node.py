@@ -66,6 +66,16 @@ def status_of(
 
 
 @dataclass(frozen=True)
+class HeardNode:
+    """A node that was heard, as the registry knows it."""
+
+    node_id: str
+    boot_id: str
+    """the process that registered as this node"""
+    is_approved: bool
+
+
+@dataclass(frozen=True)
 class NatsCredential:
     """What a node needs to speak on the bus, for itself only."""
 

@@ -2,21 +2,23 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import structlog
 
 from contracts.http import OperationView
 from contracts.messages import CancelCommand, Heartbeat
-from domain.errors import NoAnswer, NodeAway
+from domain.errors import NoAnswer, NodeAway, NodesmithError, ServiceUnavailable
+from domain.node import HeardNode
+from services.identity import Impostors
 from services.ports import NodeLink, NodeRegistry, OperationRuns, Operations
 
 log = structlog.get_logger()
 
 ANSWER_S = 5.0
 WAKES_A_SECOND = 50
-"""the rest follows with the next heartbeats: a fleet that comes back at once is no stampede"""
+"""the rest follows in the next seconds: a fleet that comes back at once is no stampede"""
 
 
 @dataclass(frozen=True)
@@ -25,21 +27,46 @@ class Liveness:
     operations: Operations
     runs: OperationRuns
     link: NodeLink
+    impostors: Impostors
     clock: Callable[[], datetime]
+    _to_wake: dict[str, OperationView] = field(default_factory=dict)
+    _looking: "set[asyncio.Task[None]]" = field(default_factory=set)
 
     async def heard(self, beats: Sequence[Heartbeat]) -> None:
-        """One second's heartbeats."""
+        """One second's heartbeats; called every second, also without any."""
         now = self.clock()
         await self.nodes.touch_listening(now)
-        if not beats:
-            return
-        await self.nodes.heartbeats(beats, now)
-        await self._wake([beat.node_id for beat in beats])
-        await self._stop_orphans(beats)
+        if beats:
+            known = await self.nodes.heartbeats(beats, now)
+            present = [node.node_id for node in known]
+            self._to_wake.update({row.op_id: row for row in await self.operations.waiting_for(present)})
+            self._look_after(beats, known, now)
+        await self._wake()
 
-    async def _wake(self, node_ids: Sequence[str]) -> None:
-        for row in (await self.operations.waiting_for(node_ids))[:WAKES_A_SECOND]:
-            await self.runs.node_back(row.workflow_id, row.node_id)
+    def _look_after(self, beats: Sequence[Heartbeat], known: Sequence[HeardNode], now: datetime) -> None:
+        """What has to wait for a node's answer, beside the next seconds; what is missed is heard again soon."""
+        if not self._looking:
+            looking = asyncio.create_task(self._look(beats, known, now))
+            self._looking.add(looking)
+            looking.add_done_callback(self._looking.discard)
+
+    async def _look(self, beats: Sequence[Heartbeat], known: Sequence[HeardNode], now: datetime) -> None:
+        try:
+            await self.impostors.answer(beats, known, now)
+            await self._stop_orphans(beats)
+        except NodesmithError as error:
+            log.warning("heartbeats not looked into; the next ones are", error=str(error))
+
+    async def _wake(self) -> None:
+        """Oldest first. While Temporal is away nothing is lost: they stay on the list."""
+        for op_id in list(self._to_wake)[:WAKES_A_SECOND]:
+            row = self._to_wake[op_id]
+            try:
+                await self.runs.node_back(row.workflow_id, row.node_id)
+            except ServiceUnavailable as error:
+                log.info("nobody woken; the next second tries again", error=str(error))
+                return
+            del self._to_wake[op_id]
 
     async def _stop_orphans(self, beats: Sequence[Heartbeat]) -> None:
         """An operation that is open on the node and ended here was cancelled or repaired while the node was away."""

@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from contracts.http import NodeView, RegisterRequest, RegisterResponse
-from domain.errors import InvalidRequest, NameTaken, NotSignedIn, UnknownNode
+from contracts.messages import Resources, StopWhy
+from domain.errors import IdentityInUse, InvalidRequest, NameTaken, NodeRemoved, NotSignedIn, UnknownNode
 from domain.node import NodeStatus, NodeType, Protocol
+from services.identity import Claims, Presence
 from services.ports import CredentialIssuer, NodeRegistry
+
+MOST_BYTES = 1 << 60
+MOST_REPLICAS = 10_000
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,8 @@ class Registration:
     """The shared token only admits; a node's own credential acts, for itself."""
 
     nodes: NodeRegistry
+    claims: Claims
+    presence: Presence
     issuer: CredentialIssuer
     registration_token: str
     nats_url: str
@@ -28,14 +35,18 @@ class Registration:
     async def register(self, request: RegisterRequest, *, bearer: str) -> RegisterResponse:
         """A new node, a renewal of its credential, or a new boot: an approval is never given or lost here."""
         _check(request)
-        known = await self.nodes.find(request.name)
+        known = await self._named(request.name)
         fresh = await self._admit(known, request, bearer)
-        node = await self.nodes.upsert(
-            request,
-            now=self.clock(),
-            credential_hash=hash_token(fresh) if fresh else None,
-            approve=self.auto_approve,
-        )
+        await self._refuse_rival(known, request)
+        try:
+            node = await self.nodes.upsert(
+                request,
+                now=self.clock(),
+                credential_hash=hash_token(fresh) if fresh else None,
+                approve=self.auto_approve,
+            )
+        except NameTaken:
+            raise _name_taken(request.name) from None
         return self._response(node, api_token=fresh)
 
     async def approve(self, node: str) -> RegisterResponse:
@@ -45,11 +56,15 @@ class Registration:
         return self._response(await self._known(known.id), api_token=None)
 
     async def speaks_for(self, node: str, *, bearer: str) -> NodeView:
-        """The node behind a self-service call; raises unless the credential is that node's own."""
+        """The node behind a self-service call; raises unless the credential is that node's own.
+
+        A LocalAI worker has only the shared token. It is believed by the id that it alone was told.
+        """
         known = await self._known(node)
         if _same(hash_token(bearer), await self.nodes.credential_hash(known.id) or ""):
             return known
-        if known.protocol is Protocol.LOCALAI and _same(bearer, self.registration_token):
+        is_legacy = known.protocol is Protocol.LOCALAI and node == known.id
+        if is_legacy and _same(bearer, self.registration_token):
             return known
         raise NotSignedIn(f"This credential does not speak for node {known.name}.")
 
@@ -59,21 +74,44 @@ class Registration:
             raise UnknownNode(f"There is no node {node}.", node=node)
         return known
 
+    async def _named(self, name: str) -> NodeView | None:
+        """By name only: an id that somebody chose as a name leads to nobody else."""
+        known = await self.nodes.find(name)
+        return known if known is not None and known.name == name else None
+
     async def _admit(self, known: NodeView | None, request: RegisterRequest, bearer: str) -> str | None:
         """Return a fresh credential when one is due, None when the node showed its own."""
         if known is not None and _same(hash_token(bearer), await self.nodes.credential_hash(known.id) or ""):
             return None
+        if why := await self.claims.why_retired(hash_token(bearer)):
+            raise _retired(request.name, why)
         if not _same(bearer or request.token, self.registration_token):
             raise NotSignedIn("The registration token is wrong or missing.")
-        if known is not None and request.protocol is not Protocol.LOCALAI:
-            held_by = await self.nodes.machine_id(known.id)
-            if held_by and held_by != request.machine_id:
-                raise NameTaken(
-                    f"The name {request.name} belongs to another machine. "
-                    "Give this node another name, or reset the credential of the old one.",
-                    node=request.name,
-                )
+        if known is not None and not await self._may_be(known, request):
+            raise _name_taken(request.name)
         return secrets.token_urlsafe(32)
+
+    async def _may_be(self, known: NodeView, request: RegisterRequest) -> bool:
+        """May whoever shows only the shared token be that node? Its machine may, and a name that was given free."""
+        if await self.nodes.credential_hash(known.id) is None:
+            return True
+        if known.protocol is not request.protocol:
+            return False
+        return (await self.nodes.machine_id(known.id)) in ("", request.machine_id)
+
+    async def _refuse_rival(self, known: NodeView | None, request: RegisterRequest) -> None:
+        """A copy of a machine has its name, its id and its credential: only that the first still answers tells."""
+        if known is None or known.approved_at is None or known.left_at is not None:
+            return
+        if not known.boot_id or not request.boot_id or known.boot_id == request.boot_id:
+            return
+        if await self.presence.is_there(known.id, known.boot_id):
+            await self.claims.rival(known.id, now=self.clock())
+            raise IdentityInUse(
+                f"Another process is node {known.name} already, and it answers. If this machine is a copy of that one, "
+                "give it another name and delete the identity.json that was copied.",
+                node=known.name,
+            )
 
     def _response(self, node: NodeView, *, api_token: str | None) -> RegisterResponse:
         plain = RegisterResponse(
@@ -106,10 +144,29 @@ def _same(shown: str, kept: str) -> bool:
     return bool(kept) and hmac.compare_digest(shown.encode(), kept.encode())
 
 
+def _name_taken(name: str) -> NameTaken:
+    return NameTaken(
+        f"The name {name} belongs to another machine. Give this node another name, or, if that machine is gone, "
+        f"give the name free: `nodesmith nodes reset-credential {name}`.",
+        node=name,
+    )
+
+
+def _retired(name: str, why: StopWhy) -> NodeRemoved:
+    what = "was removed" if why is StopWhy.REMOVED else "lost its credential, because its name was given free,"
+    return NodeRemoved(f"Node {name} {what} by an admin. It does not come back by itself.", node=name)
+
+
 def _check(request: RegisterRequest) -> None:
     if request.node_type not in (NodeType.BACKEND, NodeType.AGENT):
         raise InvalidRequest(f"node_type must be backend or agent, not {request.node_type}.", field="node_type")
     if request.protocol is Protocol.LOCALAI and request.node_type == NodeType.BACKEND and not request.address:
         raise InvalidRequest("address is required for a backend node.", field="address")
-    if any(character in request.name for character in "\r\n\0"):
-        raise InvalidRequest("name has a control character.", field="name")
+    if not request.name.strip() or not request.name.isprintable():
+        raise InvalidRequest("name is blank or has a control character.", field="name")
+    for field in Resources.model_fields:
+        amount = getattr(request, field)
+        if isinstance(amount, int) and not 0 <= amount <= MOST_BYTES:
+            raise InvalidRequest(f"{field} is not an amount that a machine can have.", field=field)
+    if request.max_replicas_per_model > MOST_REPLICAS:
+        raise InvalidRequest(f"max_replicas_per_model is at most {MOST_REPLICAS}.", field="max_replicas_per_model")

@@ -11,6 +11,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
+from activities.batches import BatchActivities
 from activities.fleet import FleetActivities
 from activities.node import NodeActivities
 from activities.records import RecordActivities
@@ -18,6 +19,7 @@ from bus.commands import NodeClient
 from bus.connection import Bus, connect_control
 from bus.credentials import CredentialIssuer
 from bus.heartbeats import HeartbeatSink
+from bus.presence import Presence
 from bus.reports import ReportHub
 from contracts import temporal as names
 from contracts.temporal import FleetWatch
@@ -25,9 +27,16 @@ from domain.errors import ServiceUnavailable
 from runtime import logs, process
 from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect, prepare_namespace
+from services.gate import Gate
+from services.identity import Impostors
+from services.lifecycle import Lifecycle
 from services.liveness import Liveness
 from services.repair import Repair
+from services.witness import Witness
+from store.batches import Batches
 from store.database import Database
+from store.holds import Holds
+from store.life import NodeLife
 from store.nodes import Nodes
 from store.operations import OperationTable
 from workers.bridge import Gauges, OutcomeBridge
@@ -64,20 +73,23 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
     """The workers of both queues, and what listens beside them."""
     operations, nodes, runs = OperationTable(database), Nodes(database), TemporalRuns(temporal)
     hub = ReportHub(bus)
-    link = NodeClient(bus, hub)
+    presence, life = Presence(bus), NodeLife(database)
+    link = Witness(NodeClient(bus, hub), nodes, _now)
     bridge, gauges = OutcomeBridge(operations, runs), Gauges(operations)
     hub.on_unclaimed_outcome(bridge.take)
     hub.on_progress(gauges.take)
     await hub.start()
-    liveness = Liveness(nodes, operations, runs, link, _now)
-    on_node = NodeActivities(link, runs)
-    fleet = FleetActivities(Repair(nodes, operations, runs, link, _now))
+    liveness = Liveness(nodes, operations, runs, link, Impostors(life, presence), _now)
+    on_node = NodeActivities(link, runs, Holds(database))
+    batches = BatchActivities(Gate(operations, runs), nodes, operations, runs, Batches(database))
+    lifecycle = Lifecycle(nodes, life, runs, presence, _now)
+    fleet = FleetActivities(Repair(nodes, operations, runs, link, _now), lifecycle)
     async with (
         Worker(
             temporal,
             task_queue=names.CONTROL_QUEUE,
             workflows=WORKFLOWS,
-            activities=control_activities(on_node, RecordActivities(operations), fleet),
+            activities=control_activities(on_node, RecordActivities(operations), fleet, batches),
             max_concurrent_activities=settings.control_slots,
             max_concurrent_local_activities=settings.control_slots,
             sticky_queue_schedule_to_start_timeout=STICKY,

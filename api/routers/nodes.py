@@ -9,10 +9,9 @@ from api.parts import Parts, PartsOf
 from api.problems import responses
 from contracts.http import Approved, InstallRequest, JobAccepted, NodeView
 from contracts.messages import Installed
-from domain.errors import NoAnswer, NodeAway, UnknownNode
+from domain.errors import NoAnswer, UnknownNode
 from domain.node import NodeType
 from domain.operation import Kind
-from store.clock import utc_now
 
 router = APIRouter(prefix="/api/nodes", tags=["nodes"], dependencies=[Depends(viewer)])
 
@@ -90,12 +89,7 @@ async def list_backends(node: Node, parts: PartsOf) -> list[Installed]:
 
 
 async def _ask(parts: Parts, node: NodeView) -> list[Installed]:
-    try:
-        answer = await parts.link.list_backends(node.id, within=LIST_LIMIT_S)
-    except NodeAway:
-        await parts.nodes.mark_unreachable(node.id, utc_now())
-        raise
-    await parts.nodes.mark_reachable(node.id)
+    answer = await parts.link.list_backends(node.id, within=LIST_LIMIT_S)
     if answer.error:
         raise NoAnswer(f"Node {node.name} could not list its backends: {answer.error}", node=node.name)
     return answer.backends

@@ -17,14 +17,18 @@ from gallery.catalogue import Catalogue, Entry
 from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect
 from services.admission import Admission
+from services.gate import Gate
 from services.intents import Intents
+from services.lifecycle import Lifecycle
 from services.registration import Registration
 from store.database import Database
 from store.idempotency import IdempotencyKeys
+from store.life import NodeLife
 from store.nodes import Nodes
 from store.operations import OperationTable
 from tests.databases import migrated_template, opened
 from tests.servers import PostgresForTests
+from tests.services.links import PlayedPresence
 
 TOKEN = "the-shared-registration-token"
 
@@ -64,9 +68,26 @@ def operations(database: Database) -> OperationTable:
 
 
 @pytest.fixture
-def registration(nodes: Nodes) -> Registration:
+def life(database: Database) -> NodeLife:
+    return NodeLife(database)
+
+
+@pytest.fixture
+def presence() -> PlayedPresence:
+    return PlayedPresence()
+
+
+@pytest.fixture
+def lifecycle(nodes: Nodes, life: NodeLife, runs: TemporalRuns, presence: PlayedPresence) -> Lifecycle:
+    return Lifecycle(nodes, life, runs, presence, now)
+
+
+@pytest.fixture
+def registration(nodes: Nodes, life: NodeLife, presence: PlayedPresence) -> Registration:
     return Registration(
         nodes=nodes,
+        claims=life,
+        presence=presence,
         issuer=CredentialIssuer(new_trust().account_seed),
         registration_token=TOKEN,
         nats_url="nats://127.0.0.1:4222",
@@ -101,7 +122,7 @@ def admission(database: Database, nodes: Nodes, operations: OperationTable, runs
     return Admission(
         nodes=nodes,
         operations=operations,
-        runs=runs,
+        gate=Gate(operations, runs),
         intents=Intents(catalogue, frozenset({"file", "https"})),
         keys=IdempotencyKeys(database),
         policy=Policy(),

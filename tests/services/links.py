@@ -2,7 +2,7 @@
 
 from contextlib import AbstractAsyncContextManager
 
-from contracts.messages import BackendList, CancelCommand, CancelReply, Command, CommandReply, OpReply
+from contracts.messages import BackendList, CancelCommand, CancelReply, Command, CommandReply, OpReply, StopOrder
 from services.ports import Reports
 
 
@@ -30,3 +30,17 @@ class PlayedLink:
 
     def attach(self, node_id: str, op_id: str) -> AbstractAsyncContextManager[Reports]:
         raise AssertionError(op_id)
+
+
+class PlayedPresence:
+    """The processes that are there, and what they were told."""
+
+    def __init__(self) -> None:
+        self.there: set[tuple[str, str]] = set()
+        self.told: list[tuple[str, StopOrder]] = []
+
+    async def is_there(self, node_id: str, boot_id: str) -> bool:
+        return (node_id, boot_id) in self.there
+
+    async def stop(self, node_id: str, order: StopOrder) -> None:
+        self.told.append((node_id, order))

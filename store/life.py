@@ -1,0 +1,131 @@
+"""The life of a node: drained, resumed, gone for a while, removed; and who may not speak for it any more."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import delete, exists, func, literal_column, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from contracts.http import OperationView
+from contracts.messages import StopWhy
+from domain.operation import OPEN
+from store.clock import Clock, utc_now
+from store.database import Database
+from store.models import NodeRow, OperationRow, RetiredCredentialRow, one_of
+from store.views import operation_view
+
+_IS_OPEN = literal_column(one_of("operations.state", OPEN)).is_(True)
+
+
+class NodeLife:
+    """Each change is one transaction."""
+
+    def __init__(self, database: Database, *, clock: Clock = utc_now) -> None:
+        self._database = database
+        self._clock = clock
+
+    # what an admin decides ------------------------------------------------------------------------------------
+
+    async def drain(self, node_id: str, *, now: datetime) -> None:
+        """Stays until an admin resumes the node; the first time is kept."""
+        drained = update(NodeRow).where(NodeRow.id == node_id)
+        async with self._database.session() as session:
+            await session.execute(drained.values(drained_at=func.coalesce(NodeRow.drained_at, now), updated_at=now))
+
+    async def resume(self, node_id: str, *, now: datetime) -> None:
+        """Takes back a drain and a node's own leaving; approves nothing."""
+        resumed = update(NodeRow).where(NodeRow.id == node_id)
+        async with self._database.session() as session:
+            await session.execute(resumed.values(drained_at=None, leaving_at=None, updated_at=now))
+
+    async def remove(self, node_id: str, *, now: datetime) -> None:
+        """The node and all that hangs on it; operations, events and the audit trail stay."""
+        async with self._database.session() as session:
+            await _retire(session, node_id, StopWhy.REMOVED, now)
+            await session.execute(delete(NodeRow).where(NodeRow.id == node_id))
+
+    async def reset_credential(self, node_id: str, *, now: datetime) -> None:
+        """The name is free for the next machine that registers, which has to be approved like any other."""
+        freed = update(NodeRow).where(NodeRow.id == node_id)
+        nobody = {"credential_hash": None, "machine_id": "", "boot_id": "", "approved_at": None, "rival_seen_at": None}
+        async with self._database.session() as session:
+            await _retire(session, node_id, StopWhy.CREDENTIAL_RESET, now)
+            await session.execute(freed.values(**nobody, updated_at=now))
+
+    # what a node says of itself -------------------------------------------------------------------------------
+
+    async def leaving(self, node_id: str, *, now: datetime) -> None:
+        await self._note(node_id, leaving_at=now)
+
+    async def left(self, node_id: str, *, now: datetime, boot_id: str = "") -> None:
+        """Only the process that is the node can leave for it: a late word of an earlier one changes nothing."""
+        await self._note(node_id, boot_id=boot_id, left_at=now)
+
+    async def stayed(self, node_id: str) -> None:
+        """Its own leaving is taken back; what an admin decided is not its to change."""
+        await self._note(node_id, leaving_at=None, left_at=None)
+
+    # who is who -----------------------------------------------------------------------------------------------
+
+    async def adopt(self, node_id: str, *, boot_id: str, instead_of: str) -> None:
+        """The process that registered is gone, and this one is the node now."""
+        known = update(NodeRow).where(NodeRow.id == node_id, NodeRow.boot_id == instead_of)
+        async with self._database.session() as session:
+            await session.execute(known.values(boot_id=boot_id))
+
+    async def rival(self, node_id: str, *, now: datetime) -> None:
+        await self._note(node_id, rival_seen_at=now)
+
+    async def why_retired(self, credential_hash: str) -> StopWhy | None:
+        retired = select(RetiredCredentialRow.why).where(RetiredCredentialRow.credential_hash == credential_hash)
+        async with self._database.session() as session:
+            why = await session.scalar(retired)
+        return StopWhy(why) if why else None
+
+    async def removed_among(self, node_ids: Sequence[str]) -> Sequence[str]:
+        """Of these unknown nodes, the ones that an admin removed."""
+        row = RetiredCredentialRow
+        async with self._database.session() as session:
+            found = await session.scalars(select(row.node_id).where(row.node_id.in_(node_ids)).distinct())
+            return list(found)
+
+    # operations that a change of a node concerns --------------------------------------------------------------
+
+    async def open_on(self, node_id: str) -> Sequence[OperationView]:
+        wanted = select(OperationRow).where(OperationRow.node_id == node_id, _IS_OPEN)
+        now = self._clock()
+        async with self._database.session() as session:
+            return [operation_view(row, now) for row in await session.scalars(wanted)]
+
+    async def stranded(self) -> Sequence[tuple[OperationView, bool]]:
+        """Open operations that came in beside a change: of a removed node (True), or admitted before a drain."""
+        node_is_there = exists().where(NodeRow.id == OperationRow.node_id)
+        drained_since = exists().where(NodeRow.id == OperationRow.node_id, NodeRow.drained_at > OperationRow.created_at)
+        overtaken = drained_since & OperationRow.dispatched_at.is_(None)
+        wanted = select(OperationRow, ~node_is_there).where(_IS_OPEN, or_(~node_is_there, overtaken))
+        now = self._clock()
+        async with self._database.session() as session:
+            return [(operation_view(row, now), is_removed) for row, is_removed in await session.execute(wanted)]
+
+    async def _note(self, node_id: str, *, boot_id: str = "", **facts: datetime | None) -> None:
+        known = update(NodeRow).where(NodeRow.id == node_id)
+        if boot_id:
+            known = known.where(NodeRow.boot_id.in_(["", boot_id]))
+        async with self._database.session() as session:
+            await session.execute(known.values(**facts))
+
+
+async def _retire(session: AsyncSession, node_id: str, why: StopWhy, now: datetime) -> None:
+    """Remember the credential, so that whoever still shows it hears why instead of being admitted anew."""
+    node = await session.get(NodeRow, node_id)
+    if node is None:
+        return
+    retired = insert(RetiredCredentialRow).values(
+        credential_hash=node.credential_hash or f"none:{node_id}",
+        node_id=node_id,
+        node_name=node.name,
+        why=why.value,
+        retired_at=now,
+    )
+    await session.execute(retired.on_conflict_do_nothing())
