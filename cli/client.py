@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -48,11 +48,13 @@ class ApiClient:
         self._http.close()
 
     def get(self, path: str, **query: str | int | bool | None) -> Any:
-        asked = {name: value for name, value in query.items() if value is not None}
-        return self._send("GET", path, params=asked)
+        return self._send("GET", path, params=_given(query))
 
-    def post(self, path: str, body: BaseModel | None = None) -> Any:
-        return self._send("POST", path, json=_filled_in(body))
+    def post(self, path: str, body: BaseModel | None = None, **query: str | None) -> Any:
+        return self._send("POST", path, json=_filled_in(body), params=_given(query))
+
+    def delete(self, path: str, **query: str | None) -> Any:
+        return self._send("DELETE", path, params=_given(query))
 
     def post_once(self, path: str, body: BaseModel) -> Any:
         """Post, and once more if the answer got lost: the key makes the second a repetition of the first."""
@@ -87,6 +89,10 @@ class ApiClient:
 def segment(name: str) -> str:
     """One segment of a path: a name may hold a slash or a space."""
     return quote(name, safe="")
+
+
+def _given(query: Mapping[str, str | int | bool | None]) -> dict[str, str | int | bool]:
+    return {name: value for name, value in query.items() if value is not None}
 
 
 def _filled_in(body: BaseModel | None) -> Any:

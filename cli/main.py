@@ -18,6 +18,8 @@ COMMANDS = {
     "nodes": ("cli.nodes", "List nodes, look at one, approve one."),
     "backends": ("cli.backends", "List the backends there are; install one on a node."),
     "ops": ("cli.operations", "List, show, watch and cancel operations."),
+    "tokens": ("cli.tokens", "Make, list and revoke tokens with a role."),
+    "audit": ("cli.audit", "Who changed what, and why."),
     "demo": ("cli.demo.command", "Kill it and watch: a tour of two minutes that ends by itself."),
     "simulate": ("cli.simulate", "Play many nodes in one process, on the real wire."),
     "api": ("cli.processes", "Run the HTTP API process."),

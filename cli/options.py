@@ -22,7 +22,7 @@ Token = Annotated[
     typer.Option(
         "--token",
         envvar="NODESMITH_TOKEN",
-        help="Admin token. Prefer the variable: arguments are visible to other users of this machine.",
+        help="Token. Prefer the variable: arguments are visible to other users of this machine.",
         rich_help_panel=_PANEL,
         show_default=False,
         show_envvar=True,
@@ -38,4 +38,5 @@ Home = Annotated[
         show_default=False,
     ),
 ]
+Reason = Annotated[str | None, typer.Option("--reason", help="Why; kept in the audit trail.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs; its fields are only ever added to.")]

@@ -35,6 +35,7 @@ def test_every_command_has_help(name: str) -> None:
     "command",
     [
         *("nodes ls", "nodes show", "nodes approve", "backends ls", "backends install"),
+        *("tokens ls", "tokens create", "tokens revoke", "audit"),
         *("ops ls", "ops show", "ops watch", "ops cancel"),
     ],
 )
