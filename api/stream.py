@@ -6,7 +6,7 @@ database. Progress ticks are gauges, so only the newest of each operation waits.
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 
@@ -128,7 +128,7 @@ class EventHub:
         newest = await self._feed.latest_id()
         return newest if last_event_id is None else min(last_event_id, newest)
 
-    async def follow(self, interest: Interest, cursor: int) -> AsyncIterator[bytes]:
+    async def follow(self, interest: Interest, cursor: int) -> AsyncGenerator[bytes]:
         """The frames of one stream: first what was missed, then what happens."""
         with self._opened(Stream(interest, cursor)) as stream:
             yield f"retry: {RETRY_MS}\nid: {cursor}\n\n".encode()

@@ -1,7 +1,8 @@
 """The event stream (SSE): every change of state with a number, progress ticks without."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Annotated, Any
 
 import structlog
@@ -50,8 +51,9 @@ class EventStreamResponse(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, frames: AsyncIterator[bytes], *, stuck_after_s: float) -> None:
+    def __init__(self, frames: AsyncGenerator[bytes], *, stuck_after_s: float) -> None:
         super().__init__(frames, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self._frames = frames
         self._stuck_after_s = stuck_after_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,10 +61,11 @@ class EventStreamResponse(StreamingResponse):
             async with asyncio.timeout(self._stuck_after_s):
                 await send(message)
 
-        try:
-            await super().__call__(scope, receive, bounded)
-        except TimeoutError:
-            log.info("events.reader_stuck", client=scope.get("client"))
+        async with aclosing(self._frames):  # however it ends, the hub forgets this reader at once
+            try:
+                await super().__call__(scope, receive, bounded)
+            except TimeoutError:
+                log.info("events.reader_stuck", client=scope.get("client"))
 
 
 @router.get("", status_code=200, response_class=EventStreamResponse, responses={200: _STREAM, **responses(400)})
