@@ -29,17 +29,22 @@ from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect, prepare_namespace, run_url
 from services.access import Access
 from services.admission import Admission
+from services.batches import BatchDesk
 from services.cancellation import Cancellation
 from services.gate import Gate
+from services.holding import Holding
 from services.intents import Intents
 from services.lifecycle import Lifecycle
 from services.registration import Registration
 from services.witness import Witness
 from store.audit import AuditTrail
+from store.batches import Batches
 from store.clock import utc_now
 from store.database import Database
 from store.events import EventFeed
+from store.holds import Holds
 from store.idempotency import IdempotencyKeys
+from store.inventory import InventoryTable
 from store.life import NodeLife
 from store.nodes import Nodes
 from store.operations import OperationTable
@@ -102,6 +107,9 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
         registration=_registration(settings, database, bus, issuer, secrets.registration_token),
         lifecycle=Lifecycle(nodes, NodeLife(database), runs, Presence(bus), utc_now),
         cancellation=Cancellation(nodes, operations, runs),
+        batches=Batches(database),
+        desk=_desk(settings, database, runs, catalogue),
+        holding=Holding(Holds(database), operations, runs, utc_now),
         sign_in=SignIn(database),
         access=Access(Tokens(database), SignIn(database), secrets.admin_token, utc_now),
         audit=AuditTrail(database),
@@ -131,6 +139,18 @@ def _admission(settings: ControlSettings, database: Database, runs: TemporalRuns
         gate=Gate(operations, runs),
         intents=Intents(catalogue, settings.uri_schemes),
         keys=IdempotencyKeys(database),
+        policy=settings.policy,
+        clock=utc_now,
+    )
+
+
+def _desk(settings: ControlSettings, database: Database, runs: TemporalRuns, catalogue: Catalogue) -> BatchDesk:
+    return BatchDesk(
+        nodes=Nodes(database),
+        inventory=InventoryTable(database),
+        batches=Batches(database),
+        runs=runs,
+        intents=Intents(catalogue, settings.uri_schemes),
         policy=settings.policy,
         clock=utc_now,
     )

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+from contracts.batches import ENDED_BATCHES, BatchState, BatchView
 from contracts.http import JobStatus, OperationView
 from contracts.words import LOCALAI_OUTCOMES, LOCALAI_TASK_TYPES
-from domain.operation import ENDED, Kind, State
+from domain.operation import ENDED, OPEN, Kind, State
 
+_BAD = (State.FAILED, State.EXPIRED, State.DEAD_LETTER, "conflict", "refused", "not_started")
+_UNSETTLED = {*OPEN, "waiting_for_turn"}
 _ON_THE_NODE = {State.RUNNING, State.STILL_INSTALLING}
 _NODE_STATUS = {
     State.QUEUED: "queued",
@@ -31,6 +34,26 @@ def job_status(operation: OperationView | None) -> JobStatus:
         queued=False,
         error=operation.message if outcome == "failed" else None,
         completed=True if operation.state is State.SUCCEEDED else None,
+    )
+
+
+def batch_job_status(batch: BatchView | None) -> JobStatus:
+    """A batch as one job: done when every node has its result."""
+    if batch is None:
+        return JobStatus()
+    ended, failed = batch.state in ENDED_BATCHES, sum(batch.counts.get(state, 0) for state in _BAD)
+    members = sum(batch.counts.values())
+    settled = sum(number for standing, number in batch.counts.items() if standing not in _UNSETTLED)
+    clean = ended and not failed and batch.state is BatchState.COMPLETED
+    return JobStatus(
+        progress=100 if clean else round(99.0 * settled / max(members, 1), 1),
+        message="completed" if clean else batch.message,
+        galleryElementName=batch.backend,
+        processed=ended,
+        deletion=batch.kind is Kind.REMOVE,
+        queued=False,
+        error=f"{failed} of {members} nodes failed" if ended and failed else None,
+        completed=True if clean else None,
     )
 
 

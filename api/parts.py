@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, Header, Request
 
 from api.failures import FailedSignIns
 from api.health import Health
@@ -15,11 +15,14 @@ from contracts.http import OperationView
 from gallery.catalogue import Catalogue
 from services.access import Access
 from services.admission import Admission
+from services.batches import BatchDesk
 from services.cancellation import Cancellation
+from services.holding import Holding
 from services.lifecycle import Lifecycle
 from services.ports import NodeLink
 from services.registration import Registration
 from store.audit import AuditTrail
+from store.batches import Batches
 from store.nodes import Nodes
 from store.operations import OperationTable
 from store.sign_in import SignIn
@@ -35,6 +38,9 @@ class Parts:
     registration: Registration
     lifecycle: Lifecycle
     cancellation: Cancellation
+    batches: Batches
+    desk: BatchDesk
+    holding: Holding
     sign_in: SignIn
     catalogue: Catalogue
     artifacts: Path
@@ -62,3 +68,7 @@ def parts_of(request: Request) -> Parts:
 
 
 PartsOf = Annotated[Parts, Depends(parts_of)]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(max_length=255, description="The same key again is the same operation, however often it is sent."),
+]

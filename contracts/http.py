@@ -316,6 +316,34 @@ class CancelBody(Shape):
     force: bool = False
 
 
+class LocalaiJob(Shape):
+    """LocalAI's answer to a route that concerns every node."""
+
+    jobID: str  # noqa: N815
+    uuid: str
+    statusUrl: str  # noqa: N815
+    message: str
+
+
+class JobReference(Shape):
+    """The same, on the routes without `/api`; `uuid` is what LocalAI's own clients look for."""
+
+    id: str
+    uuid: str
+    status_url: str
+
+
+class ApplyRequest(Shape):
+    id: str = Field(min_length=1, max_length=255)
+    force: bool = False
+
+
+class ExternalRequest(Shape):
+    uri: str = Field(min_length=1, max_length=2048)
+    name: str = Field(default="", max_length=255)
+    alias: str = Field(default="", max_length=255)
+
+
 class HoldBody(Shape):
     reason: str = Field(min_length=1, max_length=500)
 

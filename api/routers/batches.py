@@ -1,0 +1,95 @@
+"""Batches: one intent for many nodes; and the hold on everything that is not on a node yet."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query
+from fastapi.responses import JSONResponse
+
+from api.auth import Operator, viewer
+from api.parts import IdempotencyKey, PartsOf
+from api.problems import responses
+from contracts.batches import BatchAccepted, BatchDetail, BatchPlan, BatchRequest, BatchView, batch_workflow_id
+from contracts.http import HoldBody, HoldView, Message
+from domain.errors import UnknownBatch
+from services.batches import ORDERS
+
+router = APIRouter(prefix="/api", tags=["batches"], dependencies=[Depends(viewer)])
+
+BatchId = Annotated[str, Path(description="Id of the batch.")]
+OpenOnly = Annotated[bool, Query(alias="open", description="Only those that have not ended.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many, the newest.")]
+
+_PLAN: dict[int | str, dict[str, Any]] = {200: {"model": BatchPlan, "description": "The plan of a dry run."}}
+
+
+@router.post("/batches", status_code=202, response_model=BatchAccepted, responses={**_PLAN, **responses(400, 404, 409)})
+async def start_batch(
+    request: BatchRequest, parts: PartsOf, actor: Operator, idempotency_key: IdempotencyKey = None
+) -> BatchAccepted | JSONResponse:
+    """Install, upgrade, roll back or remove on many nodes. `dry_run` answers the plan and starts nothing."""
+    if request.dry_run:
+        return JSONResponse((await parts.desk.plan(request)).model_dump(mode="json"))
+    return await parts.desk.start(request, actor=actor, idempotency_key=idempotency_key)
+
+
+@router.get("/batches", responses=responses(400))
+async def list_batches(parts: PartsOf, *, open_only: OpenOnly = False, limit: Limit = 100) -> list[BatchView]:
+    return [_with_link(parts, each) for each in await parts.batches.listing(open_only=open_only, limit=limit)]
+
+
+@router.get("/batches/{batch_id}", responses=responses(400, 404))
+async def get_batch(batch_id: BatchId, parts: PartsOf) -> BatchDetail:
+    """One batch with every node of it."""
+    found = await parts.batches.find(batch_id)
+    if found is None:
+        raise UnknownBatch(f"There is no batch {batch_id}.", batch=batch_id)
+    members = list(await parts.batches.members(batch_id))
+    return BatchDetail(**{**dict(_with_link(parts, found)), "members": members})
+
+
+@router.post("/batches/{batch_id}/retry", status_code=202, responses=responses(400, 404, 409))
+async def retry_batch(batch_id: BatchId, parts: PartsOf, actor: Operator) -> BatchAccepted:
+    """A new batch over the nodes that did not succeed, with the same version and digest."""
+    return await parts.desk.retry(batch_id, actor=actor)
+
+
+@router.post("/batches/{batch_id}/pause", responses=responses(400, 404, 409))
+async def pause_batch(batch_id: BatchId, parts: PartsOf, actor: Operator) -> Message:
+    """What runs goes on; nothing more is started."""
+    return await _order(parts, batch_id, "pause", actor)
+
+
+@router.post("/batches/{batch_id}/resume", responses=responses(400, 404, 409))
+async def resume_batch(batch_id: BatchId, parts: PartsOf, actor: Operator) -> Message:
+    return await _order(parts, batch_id, "resume", actor)
+
+
+@router.post("/batches/{batch_id}/cancel", responses=responses(400, 404, 409))
+async def cancel_batch(batch_id: BatchId, parts: PartsOf, actor: Operator) -> Message:
+    """Nothing more is started, and what this batch started is cancelled; what it only joined goes on."""
+    return await _order(parts, batch_id, "cancel", actor)
+
+
+@router.get("/hold", responses=responses())
+async def get_hold(parts: PartsOf) -> HoldView:
+    return await parts.holding.standing()
+
+
+@router.post("/hold", responses=responses(400))
+async def hold(body: HoldBody, parts: PartsOf, actor: Operator) -> HoldView:
+    """Nothing that is not on a node yet starts, on any replica, until it is released."""
+    return await parts.holding.hold(body.reason, actor=actor)
+
+
+@router.post("/release", responses=responses())
+async def release(parts: PartsOf, actor: Operator) -> HoldView:
+    return await parts.holding.release(actor=actor)
+
+
+async def _order(parts: PartsOf, batch_id: str, order: str, actor: str) -> Message:
+    await parts.desk.order(batch_id, ORDERS[order], actor=actor)
+    return Message(message=f"batch {order} accepted")
+
+
+def _with_link(parts: PartsOf, batch: BatchView) -> BatchView:
+    return batch.model_copy(update={"temporal_url": parts.run_url(batch_workflow_id(batch.batch_id), "")})
