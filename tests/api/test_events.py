@@ -150,6 +150,15 @@ async def test_server_that_stops_ends_its_streams(api: Api, database_url: str) -
             await reader.end()
 
 
+async def test_reader_that_leaves_is_forgotten(api: Api, database_url: str) -> None:
+    async with opened(database_url) as database:
+        hub = EventHub(EventFeed(database))
+        async with served(replace(api.parts, events=hub)) as left:
+            async with reading(left):
+                await until(streams_of(hub), bool)
+            await until(streams_of(hub), lambda streams: not streams)
+
+
 async def test_reader_that_takes_nothing_is_let_go(api: Api, database_url: str) -> None:
     """Meanwhile it holds one frame of each operation, and no more."""
     async with opened(database_url) as database:
