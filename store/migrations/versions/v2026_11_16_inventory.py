@@ -51,6 +51,7 @@ def _overrides() -> None:
 
 
 def _inventory() -> None:
+    op.create_index("ix_operations_node_id_ended_at", "operations", ["node_id", "ended_at"])
     op.create_table(
         "installed_backends",
         sa.Column("node_id", sa.Text(), nullable=False),
