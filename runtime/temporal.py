@@ -71,7 +71,8 @@ async def prepare_namespace(client: Client) -> None:
 
 def run_url(ui_url: str, namespace: str, workflow_id: str, run_id: str) -> str:
     """Where the Temporal Web UI shows that run."""
-    return f"{ui_url}/namespaces/{namespace}/workflows/{quote(workflow_id, safe='')}/{run_id}/history"
+    runs = f"{ui_url}/namespaces/{namespace}/workflows/{quote(workflow_id, safe='')}"
+    return f"{runs}/{run_id}/history" if run_id else runs
 
 
 class TemporalRuns:

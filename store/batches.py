@@ -150,8 +150,14 @@ def _view(row: BatchRow, counts: dict[str, int]) -> BatchView:
         created_at=row.created_at,
         ended_at=row.ended_at,
         counts=counts,
-        message=f"{row.state}{f': {row.detail}' if row.detail else ''}",
+        message=_told(row, counts),
     )
+
+
+def _told(row: BatchRow, counts: dict[str, int]) -> str:
+    """One line: where it stands, why, and how the members are."""
+    standing = ", ".join(f"{number} {state.replace('_', ' ')}" for state, number in sorted(counts.items()))
+    return ": ".join(part for part in (row.state, row.detail, standing) if part)
 
 
 def _member_view(member: BatchMemberRow, operation: OperationRow | None) -> MemberView:

@@ -9,7 +9,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from contracts import temporal as names
-    from contracts.messages import CancelMode, Outcome, Result
+    from contracts.messages import CancelMode, Installed, Outcome, Result
     from contracts.temporal import (
         CancelOrder,
         CancelRequest,
@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
         Status,
     )
     from contracts.words import tell
-    from domain.operation import OPEN, PERMANENT, Event, Phase, Reason, State, back_off
+    from domain.operation import OPEN, PERMANENT, Event, Kind, Phase, Reason, State, back_off
     from workflows import policy as options
     from workflows.ledger import Ledger
 
@@ -187,7 +187,9 @@ class BackendOperation:
         self._reported = None
         match outcome.result:
             case Result.SUCCEEDED:
-                self._ledger.move(Event.SUCCEED, detail=_what_changed(outcome), outcome=outcome)
+                self._ledger.move(
+                    Event.SUCCEED, detail=_what_changed(outcome, self._request.wanted.kind), outcome=outcome
+                )
             case Result.CANCELLED:
                 self._ledger.move(Event.CANCEL, reason=Reason.REQUESTED, detail=outcome.error, outcome=outcome)
             case Result.FAILED:
@@ -305,7 +307,7 @@ class BackendOperation:
         """The cancel came too late: what the node says stands."""
         match outcome.result:
             case Result.SUCCEEDED:
-                detail = f"{_what_changed(outcome)}; the cancel came too late"
+                detail = f"{_what_changed(outcome, self._request.wanted.kind)}; the cancel came too late"
                 self._ledger.move(Event.SUCCEED, detail=detail, outcome=outcome)
             case Result.FAILED:
                 reason = outcome.reason or Reason.NODE_ERROR
@@ -382,10 +384,15 @@ class BackendOperation:
         )
 
 
-def _what_changed(outcome: Outcome) -> str:
+def _what_changed(outcome: Outcome, kind: Kind) -> str:
     """A no-op is never told as a change."""
-    after = f"{outcome.after.version or outcome.after.digest[:19]}" if outcome.after else ""
+    before, after = _version(outcome.before), _version(outcome.after)
+    if kind is Kind.REMOVE:
+        return f"{before} removed".strip() if outcome.changed else "it was not installed; nothing changed"
     if not outcome.changed:
         return f"{after} was installed already; nothing changed".strip()
-    before = f"{outcome.before.version or outcome.before.digest[:19]}" if outcome.before else ""
     return f"{before} -> {after}" if before else after
+
+
+def _version(installed: Installed | None) -> str:
+    return (installed.version or installed.digest[:19]) if installed else ""
