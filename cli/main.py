@@ -15,7 +15,7 @@ COMMANDS = {
     "up": ("cli.up", "Start the whole system on this machine."),
     "down": ("cli.up", "Stop what `up` started."),
     "status": ("cli.up", "Say what runs, and where."),
-    "nodes": ("cli.nodes", "List nodes, look at one, approve one."),
+    "nodes": ("cli.nodes", "List nodes, look at one; approve, drain, resume, remove."),
     "backends": ("cli.backends", "List the backends there are; install one on a node."),
     "ops": ("cli.operations", "List, show, watch and cancel operations."),
     "tokens": ("cli.tokens", "Make, list and revoke tokens with a role."),

@@ -1,21 +1,18 @@
 """`nodesmith nodes`: who is there, how they are, and who waits for approval."""
 
-from typing import Annotated
-
 import typer
 from rich.markup import escape
 
+from cli import node_life
 from cli.client import ApiClient, read, segment
 from cli.connection import connect
 from cli.failures import CommandFailed
-from cli.options import Home, Json, Token, Url
+from cli.options import Home, Json, NodeName, Token, Url
 from cli.render import Column, ago, facts, local_time, make_console, print_json, size, table, word
 from cli.render import show as display
 from contracts.http import NodeView
 from contracts.messages import Installed
 from domain.node import NodeStatus
-
-NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the node.", show_default=False)]
 
 COLUMNS: list[Column[NodeView]] = [
     Column("NAME", lambda node: escape(node.name), may_wrap=True),
@@ -34,7 +31,8 @@ def register(app: typer.Typer) -> None:
     nodes.command("ls")(list_nodes)
     nodes.command("show")(show)
     nodes.command("approve")(approve)
-    app.add_typer(nodes, name="nodes", help="List nodes, look at one, approve one.")
+    node_life.register(nodes)
+    app.add_typer(nodes, name="nodes", help="List nodes, look at one; approve, drain, resume, remove.")
 
 
 def list_nodes(*, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
@@ -97,8 +95,10 @@ def describe(node: NodeView) -> list[tuple[str, str]]:
         ("agent", escape(node.agent_version)),
         ("approved", local_time(node.approved_at) or f"not yet: nodesmith nodes approve {escape(node.name)}"),
         ("drained", local_time(node.drained_at)),
+        ("leaving", local_time(node.leaving_at)),
         ("left", local_time(node.left_at)),
         ("unreachable", local_time(node.unreachable_since)),
+        ("rival", _rival(node)),
         ("heard", ago(node.last_heartbeat)),
         ("disk", _free_of(node.available_disk, node.total_disk)),
         ("ram", _free_of(node.available_ram, node.total_ram)),
@@ -107,6 +107,13 @@ def describe(node: NodeView) -> list[tuple[str, str]]:
         ("labels", escape(labels)),
         ("operations", f"{node.open_operations} open"),
     ]
+
+
+def _rival(node: NodeView) -> str:
+    """A copy of the machine, most likely."""
+    if node.rival_seen_at is None:
+        return ""
+    return f"another process claimed to be this node {ago(node.rival_seen_at)} and was refused"
 
 
 def _free_of(free: int | None, total: int | None) -> str:

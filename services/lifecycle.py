@@ -15,7 +15,7 @@ from domain.errors import UnknownNode
 from domain.node import NodeStatus
 from domain.node import Protocol as Wire
 from domain.operation import Kind, Reason, State
-from services.ports import NodeRegistry, OperationRuns
+from services.ports import NodeRegistry
 
 log = structlog.get_logger()
 
@@ -40,6 +40,12 @@ class NodeLife(Protocol):
     async def stranded(self) -> Sequence[tuple[OperationView, bool]]: ...
 
 
+class CancelSignals(Protocol):
+    """The runs of operations: False when no such run is open, `ServiceUnavailable` when Temporal is away."""
+
+    async def cancel(self, workflow_id: str, request: CancelRequest) -> bool: ...
+
+
 class Orders(Protocol):
     """Words to a node's process that need no answer."""
 
@@ -50,7 +56,7 @@ class Orders(Protocol):
 class Lifecycle:
     nodes: NodeRegistry
     life: NodeLife
-    runs: OperationRuns
+    runs: CancelSignals
     orders: Orders
     clock: Callable[[], datetime]
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol
 
 import structlog
 
@@ -12,7 +13,7 @@ from contracts.messages import CancelCommand, Heartbeat
 from domain.errors import NoAnswer, NodeAway, NodesmithError, ServiceUnavailable
 from domain.node import HeardNode
 from services.identity import Impostors
-from services.ports import NodeLink, NodeRegistry, OperationRuns, Operations
+from services.ports import NodeLink, NodeRegistry, Operations
 
 log = structlog.get_logger()
 
@@ -21,11 +22,17 @@ WAKES_A_SECOND = 50
 """the rest follows in the next seconds: a fleet that comes back at once is no stampede"""
 
 
+class Wakers(Protocol):
+    """The runs of operations that wait for a node."""
+
+    async def node_back(self, workflow_id: str, node_id: str) -> None: ...
+
+
 @dataclass(frozen=True)
 class Liveness:
     nodes: NodeRegistry
     operations: Operations
-    runs: OperationRuns
+    runs: Wakers
     link: NodeLink
     impostors: Impostors
     clock: Callable[[], datetime]

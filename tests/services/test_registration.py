@@ -5,10 +5,14 @@ import uuid
 import pytest
 
 from contracts.http import RegisterRequest
-from domain.errors import InvalidRequest, NameTaken, NotSignedIn, UnknownNode
+from contracts.messages import StopOrder, StopWhy
+from domain.errors import IdentityInUse, InvalidRequest, NameTaken, NodeRemoved, NotSignedIn, UnknownNode
 from domain.node import NodeStatus, Protocol
+from services.lifecycle import Lifecycle
 from services.registration import Registration
+from store.nodes import Nodes
 from tests.services.conftest import TOKEN
+from tests.services.links import PlayedPresence
 
 
 def a_node(**changes: object) -> RegisterRequest:
@@ -25,6 +29,7 @@ async def test_a_new_node_waits_for_approval_and_gets_no_voice_on_the_bus(regist
 
 
 async def test_approval_gives_a_credential_and_registering_again_renews_it(registration: Registration) -> None:
+    """R16, H7: a renewal keeps id, credential and approval."""
     request = a_node()
     first = await registration.register(request, bearer=TOKEN)
     approved = await registration.approve(request.name)
@@ -42,6 +47,7 @@ async def test_registering_again_never_approves(registration: Registration) -> N
 
 
 async def test_approving_twice_is_told(registration: Registration) -> None:
+    """R16."""
     request = a_node()
     await registration.register(request, bearer=TOKEN)
     await registration.approve(request.name)
@@ -51,11 +57,71 @@ async def test_approving_twice_is_told(registration: Registration) -> None:
         await registration.approve("nobody")
 
 
-async def test_a_name_belongs_to_its_machine(registration: Registration) -> None:
+async def test_a_name_belongs_to_its_machine_and_its_credential(registration: Registration) -> None:
+    """R14a, R26: another machine is refused with what to do, also when it shows a copied credential."""
     request = a_node()
-    await registration.register(request, bearer=TOKEN)
-    with pytest.raises(NameTaken, match="another machine"):
-        await registration.register(a_node(name=request.name, machine_id="m2"), bearer=TOKEN)
+    own = await registration.register(request, bearer=TOKEN)
+    for bearer in (TOKEN, own.api_token or ""):
+        with pytest.raises(NameTaken, match=f"nodes reset-credential {request.name}"):
+            await registration.register(a_node(name=request.name, machine_id="m2"), bearer=bearer)
+
+
+async def test_a_name_stays_with_its_kind_of_node(registration: Registration) -> None:
+    """A LocalAI worker proves no machine: whoever has the shared token could otherwise take its approval over."""
+    worker = {"protocol": Protocol.LOCALAI, "address": "h:1", "machine_id": "", "boot_id": ""}
+    legacy, own = a_node(**worker), a_node()
+    await registration.register(legacy, bearer=TOKEN)
+    await registration.register(own, bearer=TOKEN)
+    with pytest.raises(NameTaken):
+        await registration.register(a_node(name=legacy.name), bearer=TOKEN)
+    with pytest.raises(NameTaken):
+        await registration.register(a_node(**worker, name=own.name), bearer=TOKEN)
+
+
+async def test_an_id_chosen_as_a_name_is_a_node_of_its_own(registration: Registration) -> None:
+    """R25, R26."""
+    other = await registration.register(a_node(), bearer=TOKEN)
+    named_so = await registration.register(a_node(name=other.id, machine_id="m2"), bearer=TOKEN)
+    assert named_so.id != other.id
+
+
+async def test_of_two_copies_of_one_machine_only_the_first_is_the_node(
+    registration: Registration, presence: PlayedPresence, nodes: Nodes
+) -> None:
+    """Same name, same machine, same credential, another process: refused as long as the first one answers."""
+    request = a_node(boot_id="first")
+    own = await registration.register(request, bearer=TOKEN)
+    await registration.approve(own.id)
+    presence.there = {(own.id, "first")}
+    copy = request.model_copy(update={"boot_id": "copy"})
+    for bearer in (own.api_token or "", TOKEN):
+        with pytest.raises(IdentityInUse, match="another name"):
+            await registration.register(copy, bearer=bearer)
+    seen = await nodes.find(own.id)
+    assert seen is not None
+    assert (seen.boot_id, seen.rival_seen_at is not None) == ("first", True)
+    await registration.register(request, bearer=own.api_token or "")  # a renewal of the first is no rival
+    presence.there = set()
+    assert (await registration.register(copy, bearer=own.api_token or "")).nats_jwt
+
+
+async def test_a_reset_frees_the_name_for_another_machine_that_has_to_be_approved(
+    registration: Registration, lifecycle: Lifecycle, presence: PlayedPresence
+) -> None:
+    """R15: id and history stay, credential, machine and approval go; the old process is told, now or later."""
+    request = a_node()
+    old = await registration.register(request, bearer=TOKEN)
+    await registration.approve(old.id)
+    assert "waits for approval" in (await lifecycle.reset_credential(request.name)).message
+    assert presence.told == [(old.id, StopOrder(why=StopWhy.CREDENTIAL_RESET))]
+    with pytest.raises(NodeRemoved, match="given free"):
+        await registration.register(request, bearer=old.api_token or "")
+    with pytest.raises(NotSignedIn):
+        await registration.speaks_for(old.id, bearer=old.api_token or "")
+    new = await registration.register(a_node(name=request.name, machine_id="m2"), bearer=TOKEN)
+    assert (new.id, new.status, new.nats_jwt) == (old.id, NodeStatus.PENDING, None)
+    with pytest.raises(NameTaken):
+        await registration.register(request, bearer=TOKEN)
 
 
 async def test_a_wrong_token_admits_nobody(registration: Registration) -> None:
@@ -69,8 +135,17 @@ async def test_a_localai_worker_sends_the_token_in_the_body(registration: Regist
     assert (await registration.register(request, bearer="")).status is NodeStatus.PENDING
 
 
+async def test_a_localai_worker_is_believed_by_its_id_only(registration: Registration) -> None:
+    """H3: the shared token acts for no node that is merely named."""
+    request = a_node(protocol=Protocol.LOCALAI, address="h:1", machine_id="", boot_id="")
+    worker = await registration.register(request, bearer=TOKEN)
+    assert (await registration.speaks_for(worker.id, bearer=TOKEN)).id == worker.id
+    with pytest.raises(NotSignedIn):
+        await registration.speaks_for(request.name, bearer=TOKEN)
+
+
 async def test_a_node_speaks_only_for_itself(registration: Registration) -> None:
-    """Promise 7."""
+    """Promise 7, H3."""
     mine, other = a_node(), a_node()
     own = await registration.register(mine, bearer=TOKEN)
     await registration.register(other, bearer=TOKEN)
@@ -86,6 +161,7 @@ async def test_a_node_speaks_only_for_itself(registration: Registration) -> None
         ({"node_type": "toaster"}, "node_type"),
         ({"protocol": Protocol.LOCALAI, "address": ""}, "address"),
         ({"name": "two\nlines"}, "name"),
+        ({"name": "  "}, "name"),
     ],
 )
 async def test_bad_input_names_the_field(registration: Registration, changes: dict[str, object], field: str) -> None:

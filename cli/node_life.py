@@ -1,0 +1,95 @@
+"""`nodesmith nodes drain|resume|rm|reset-credential`: the life of a node, as people decide it."""
+
+from typing import Annotated
+
+import typer
+
+from cli.client import read, segment
+from cli.connection import connect
+from cli.options import Home, Json, NodeName, Reason, Token, Url
+from cli.render import print_json
+from contracts.http import Because, LifeChanged
+
+CancelRunning = Annotated[
+    bool, typer.Option("--cancel-running", help="Cancel what runs on the node too, instead of letting it finish.")
+]
+
+
+def register(nodes: typer.Typer) -> None:
+    nodes.command("drain")(drain)
+    nodes.command("resume")(resume)
+    nodes.command("rm")(remove)
+    nodes.command("reset-credential")(reset_credential)
+
+
+def drain(
+    node: NodeName,
+    *,
+    cancel_running: CancelRunning = False,
+    reason: Reason = None,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Give a node no new work; what has not begun there is cancelled. Holds until somebody resumes it."""
+    with connect(url, token, home) as api:
+        query = "?operations=cancel" if cancel_running else ""
+        answer = api.post(f"/api/nodes/{segment(node)}/drain{query}", Because(reason=reason or ""))
+    _tell(node, answer, "is drained: no new work until `nodesmith nodes resume`", as_json=as_json)
+
+
+def resume(
+    node: NodeName,
+    *,
+    reason: Reason = None,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Take a drain back."""
+    with connect(url, token, home) as api:
+        answer = api.post(f"/api/nodes/{segment(node)}/resume", Because(reason=reason or ""))
+    _tell(node, answer, "takes work again", as_json=as_json)
+
+
+def remove(
+    node: NodeName,
+    *,
+    reason: Reason = None,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Remove a node: its operations end, its agent is told and stops, history stays. Its disk is not touched."""
+    with connect(url, token, home) as api:
+        answer = api.delete(f"/api/nodes/{segment(node)}", reason=reason)
+    _tell(node, answer, "is removed", as_json=as_json)
+
+
+def reset_credential(
+    node: NodeName,
+    *,
+    reason: Reason = None,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Give the name of a node free for another machine, which then waits for approval."""
+    with connect(url, token, home) as api:
+        answer = api.post(f"/api/nodes/{segment(node)}/reset-credential", Because(reason=reason or ""))
+    _tell(node, answer, "is free for the next machine that registers under that name", as_json=as_json)
+
+
+def _tell(node: str, answer: object, sentence: str, *, as_json: bool) -> None:
+    changed = read(LifeChanged, answer)
+    if as_json:
+        print_json(changed)
+        return
+    status = f" Its status is {changed.status}." if changed.status else ""
+    typer.echo(f"{node} {sentence}.{status}")
+    for op_id in changed.cancelled:
+        typer.echo(f"cancelling operation {op_id}: nodesmith ops show {op_id}")

@@ -1,0 +1,262 @@
+"""The life of a node: what an admin decides, what the node may say for itself, and what becomes of its operations."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from contracts.http import NodeView, Running
+from contracts.messages import Heartbeat, StopOrder, StopWhy
+from contracts.temporal import CancelRequest, OperationRequest
+from domain.errors import NodeRemoved, ServiceUnavailable, UnknownNode
+from domain.node import NodeStatus
+from domain.operation import Kind, Reason, State
+from services.lifecycle import Lifecycle
+from services.registration import Registration
+from store.database import Database
+from store.life import NodeLife
+from store.nodes import Nodes
+from store.operations import OperationTable
+from tests.services.conftest import TOKEN, Join, now
+from tests.services.links import PlayedPresence
+from tests.services.test_registration import a_node
+from tests.store.transitions import a_request, transition
+
+
+class RecordedSignals:
+    """Every cancel that was signalled; can be told to be away."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, CancelRequest] = {}
+        self.is_away = False
+
+    async def cancel(self, _workflow_id: str, request: CancelRequest) -> bool:
+        if self.is_away:
+            raise ServiceUnavailable("Temporal does not answer.")
+        self.sent[request.op_id] = request
+        return True
+
+
+@pytest.fixture
+def signals() -> RecordedSignals:
+    return RecordedSignals()
+
+
+@pytest.fixture
+def lifecycle(nodes: Nodes, life: NodeLife, signals: RecordedSignals, presence: PlayedPresence) -> Lifecycle:
+    return Lifecycle(nodes, life, signals, presence, now)
+
+
+async def begun(operations: OperationTable, node: NodeView, state: State, kind: Kind = Kind.INSTALL) -> str:
+    """An operation on that node, in that state."""
+    asked = a_request(node_id=node.id, backend=f"{kind}-{state}")
+    request = asked.model_copy(update={"wanted": asked.wanted.model_copy(update={"kind": kind})})
+    on_node = state in (State.RUNNING, State.STILL_INSTALLING, State.CANCELLING)
+    await operations.record(transition(request, state, dispatched_at=now() if on_node else None))
+    return request.op_id
+
+
+async def look(nodes: Nodes, node: NodeView) -> NodeView:
+    seen = await nodes.find(node.id)
+    assert seen is not None
+    return seen
+
+
+async def heard(nodes: Nodes, node: NodeView, boot_id: str = "") -> None:
+    await nodes.touch_listening(now())
+    await nodes.heartbeats([Heartbeat(node_id=node.id, boot_id=boot_id)], now())
+
+
+# drain and resume ---------------------------------------------------------------------------------------------
+
+
+async def test_drain_ends_what_has_not_begun_and_lets_finish_what_runs(
+    lifecycle: Lifecycle, join: Join, operations: OperationTable, signals: RecordedSignals
+) -> None:
+    """R29, H6: nothing that runs is cut."""
+    node = await join()
+    begin = {state: await begun(operations, node, state) for state in (State.QUEUED, State.WAITING, State.RUNNING)}
+    told = await lifecycle.drain(node.name, running=Running.FINISH, actor="ada", reason="new disks")
+    assert (told.message, told.status) == ("node set to draining", NodeStatus.DRAINING)
+    assert set(told.cancelled) == set(signals.sent) == {begin[State.QUEUED], begin[State.WAITING]}
+    assert {each.why for each in signals.sent.values()} == {Reason.NODE_DRAINED}
+    assert {(each.by, each.detail, each.force) for each in signals.sent.values()} == {("ada", "new disks", False)}
+
+
+async def test_drain_cancels_what_runs_when_that_is_asked_but_no_removal(
+    lifecycle: Lifecycle, join: Join, operations: OperationTable, signals: RecordedSignals
+) -> None:
+    node = await join()
+    running = await begun(operations, node, State.RUNNING)
+    await begun(operations, node, State.RUNNING, Kind.REMOVE)
+    still = await begun(operations, node, State.STILL_INSTALLING)
+    told = await lifecycle.drain(node.id, running=Running.CANCEL, actor="ada")
+    assert set(told.cancelled) == set(signals.sent) == {running, still}
+
+
+async def test_an_admins_drain_survives_everything_but_an_admins_resume(
+    lifecycle: Lifecycle, join: Join, nodes: Nodes, registration: Registration
+) -> None:
+    """H4, R14c (superseded by H4), R90: a renewal, a new boot, a heartbeat and the node's own resume change nothing."""
+    node = await join()
+    await lifecycle.drain(node.id, running=Running.FINISH, actor="ada")
+    first = (await look(nodes, node)).drained_at
+    await registration.register(a_node(name=node.name, boot_id="boot-2"), bearer=TOKEN)
+    await heard(nodes, node, "boot-2")
+    await lifecycle.leaving(node)
+    await lifecycle.left(node)
+    await lifecycle.stayed(node)
+    await lifecycle.drain(node.id, running=Running.FINISH, actor="bob")
+    drained = await look(nodes, node)
+    assert (drained.status, drained.drained_at) == (NodeStatus.DRAINING, first)
+    resumed = await lifecycle.resume(node.id)
+    assert (resumed.message, resumed.status) == ("node resumed", NodeStatus.HEALTHY)
+
+
+async def test_neither_resume_approves(lifecycle: Lifecycle, join: Join, nodes: Nodes) -> None:
+    """H1, H3, R17 and R28 (superseded): no status is ever written, so none can be set past the approval."""
+    node = await join(approved=False)
+    await lifecycle.stayed(node)
+    await lifecycle.resume(node.id)
+    await heard(nodes, node)
+    assert (await look(nodes, node)).status is NodeStatus.PENDING
+
+
+# what a node says of itself -----------------------------------------------------------------------------------
+
+
+async def test_a_node_that_leaves_is_offline_at_once_and_does_not_flap_back(
+    lifecycle: Lifecycle, join: Join, nodes: Nodes, registration: Registration
+) -> None:
+    """H5, R18: a late heartbeat of a node that left changes nothing; registering again does, approval is kept."""
+    node = await join()
+    await heard(nodes, node)
+    await lifecycle.leaving(node)
+    assert (await look(nodes, node)).status is NodeStatus.DRAINING
+    await lifecycle.left(node)
+    await heard(nodes, node)
+    assert (await look(nodes, node)).status is NodeStatus.OFFLINE
+    await registration.register(a_node(name=node.name, boot_id="boot-2"), bearer=TOKEN)
+    await heard(nodes, node, "boot-2")
+    assert (await look(nodes, node)).status is NodeStatus.HEALTHY
+
+
+async def test_a_reboot_is_not_a_drain(
+    lifecycle: Lifecycle, join: Join, operations: OperationTable, signals: RecordedSignals
+) -> None:
+    """The operations of a node that goes by itself wait for it."""
+    node = await join()
+    await begun(operations, node, State.RUNNING)
+    await lifecycle.leaving(node)
+    await lifecycle.left(node)
+    assert signals.sent == {}
+
+
+async def test_a_late_goodbye_of_an_earlier_process_changes_nothing(
+    lifecycle: Lifecycle, join: Join, nodes: Nodes, registration: Registration
+) -> None:
+    node = await join()
+    await registration.register(a_node(name=node.name, boot_id="boot-2"), bearer=TOKEN)
+    await lifecycle.left(node, boot_id="boot-1")
+    assert (await look(nodes, node)).left_at is None
+    await lifecycle.left(node, boot_id="boot-2")
+    assert (await look(nodes, node)).left_at is not None
+
+
+# remove -------------------------------------------------------------------------------------------------------
+
+
+async def test_removing_a_node_ends_its_operations_and_keeps_their_history(
+    lifecycle: Lifecycle, join: Join, nodes: Nodes, operations: OperationTable, signals: RecordedSignals
+) -> None:
+    """R22, H10: the node is away, so nobody waits for its word."""
+    node = await join()
+    doomed = {await begun(operations, node, state) for state in (State.QUEUED, State.RUNNING, State.CANCELLING)}
+    ended = await begun(operations, node, State.SUCCEEDED)
+    told = await lifecycle.remove(node.name, actor="ada", reason="scrapped")
+    assert (told.message, set(told.cancelled)) == ("node deregistered", doomed)
+    assert {each.why for each in signals.sent.values()} == {Reason.NODE_REMOVED}
+    assert all(each.force for each in signals.sent.values())
+    assert await nodes.find(node.id) is None
+    history = await operations.listing(live=False, node=node.id)
+    assert {row.op_id for row in history} == doomed | {ended}
+
+
+async def test_a_node_that_can_be_told_is_told_by_the_workflow(
+    lifecycle: Lifecycle,
+    join: Join,
+    nodes: Nodes,
+    operations: OperationTable,
+    signals: RecordedSignals,
+    presence: PlayedPresence,
+) -> None:
+    """So its process is not stopped before the cancel has reached it: its next heartbeat stops it."""
+    node = await join()
+    await heard(nodes, node)
+    running = await begun(operations, node, State.RUNNING)
+    await lifecycle.remove(node.id, actor="ada")
+    assert not signals.sent[running].force
+    assert presence.told == []
+
+
+async def test_an_idle_node_is_stopped_at_once(lifecycle: Lifecycle, join: Join, presence: PlayedPresence) -> None:
+    """H8."""
+    node = await join()
+    await lifecycle.remove(node.id, actor="ada")
+    assert presence.told == [(node.id, StopOrder(why=StopWhy.REMOVED))]
+
+
+async def test_nothing_is_removed_while_its_operations_cannot_be_ended(
+    lifecycle: Lifecycle, join: Join, nodes: Nodes, operations: OperationTable, signals: RecordedSignals
+) -> None:
+    """R22a, H44: an error leaves everything as it was."""
+    node = await join()
+    await begun(operations, node, State.RUNNING)
+    signals.is_away = True
+    with pytest.raises(ServiceUnavailable):
+        await lifecycle.remove(node.id, actor="ada")
+    assert await nodes.find(node.id) is not None
+    with pytest.raises(UnknownNode):
+        await lifecycle.remove("nobody", actor="ada")
+
+
+async def test_a_removed_node_that_registers_with_its_credential_is_told_so(
+    lifecycle: Lifecycle, registration: Registration
+) -> None:
+    """H8."""
+    request = a_node()
+    own = await registration.register(request, bearer=TOKEN)
+    await lifecycle.remove(own.id, actor="ada")
+    with pytest.raises(NodeRemoved, match="was removed by an admin"):
+        await registration.register(request, bearer=own.api_token or "")
+    anew = await registration.register(request, bearer=TOKEN)
+    assert (anew.id != own.id, anew.status) == (True, NodeStatus.PENDING)
+
+
+# the sweep ----------------------------------------------------------------------------------------------------
+
+
+async def test_what_slipped_in_beside_a_drain_or_a_removal_is_ended_by_the_monitor(
+    lifecycle: Lifecycle, join: Join, operations: OperationTable, signals: RecordedSignals, database: Database
+) -> None:
+    drained, removed = await join(), await join()
+    admitted_before = transition(_created(drained, -60), State.QUEUED)
+    on_purpose = transition(_created(drained, 60, backend="on-drained"), State.QUEUED)
+    begun_before = transition(_created(drained, -60, backend="runs"), State.RUNNING, dispatched_at=now())
+    await lifecycle.drain(drained.id, running=Running.FINISH, actor="ada")
+    await lifecycle.remove(removed.id, actor="ada")
+    homeless = transition(_created(removed, -60), State.WAITING)
+    await operations.record(admitted_before, on_purpose, begun_before, homeless)
+    signals.sent.clear()
+    await asyncio.gather(lifecycle.sweep(), lifecycle.sweep())
+    ours = {admitted_before.request.op_id, on_purpose.request.op_id, begun_before.request.op_id, homeless.request.op_id}
+    sent = {op_id: (each.why, each.force) for op_id, each in signals.sent.items() if op_id in ours}
+    assert sent == {
+        admitted_before.request.op_id: (Reason.NODE_DRAINED, False),
+        homeless.request.op_id: (Reason.NODE_REMOVED, True),
+    }
+
+
+def _created(node: NodeView, seconds: float, *, backend: str = "echo") -> OperationRequest:
+    request = a_request(node_id=node.id, backend=backend)
+    return request.model_copy(update={"created_at": now() + timedelta(seconds=seconds)})
