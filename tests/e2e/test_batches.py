@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from domain.operation import Reason, State
-from tests.e2e.fleet import Fleet
+from tests.e2e.fleet import Fleet, offer
 from tests.e2e.slow_source import SlowSource, package
-from tests.e2e.test_install import MB, offer, unique
+from tests.e2e.test_install import MB, unique
 
 NODES = ["agent-1", "agent-2", "agent-3"]
 
