@@ -33,6 +33,7 @@ STATUS: dict[type[NodesmithError], int] = {
     errors.UnknownOperation: 404,
     errors.UnknownBatch: 404,
     errors.UnknownBackend: 404,
+    errors.NoBuildForNode: 409,
     errors.NodeNotApproved: 409,
     errors.NodeNotForBackends: 409,
     errors.NodeDrained: 409,

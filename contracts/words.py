@@ -100,6 +100,9 @@ ERRORS: dict[str, Words] = {
     "unknown_operation": Words("There is no such operation.", "`nodesmith ops ls` lists the operations."),
     "unknown_batch": Words("There is no such batch.", "`nodesmith batches ls` lists the batches."),
     "unknown_backend": Words("No gallery has that backend.", "`nodesmith backends ls` lists what there is."),
+    "no_build_for_node": Words(
+        "No build of this backend fits the node.", "Choose another node, or one of the builds that are named."
+    ),
     "node_pending": Words("The node waits for approval.", "`nodesmith nodes approve NODE`, then ask again."),
     "node_not_for_backends": Words("The node runs no backends.", "Choose a node of type backend."),
     "node_drained": Words("The node is drained.", "Resume it, or ask with on_drained=true."),

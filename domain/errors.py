@@ -84,6 +84,12 @@ class UnknownBackend(NodesmithError):
     code = "unknown_backend"
 
 
+class NoBuildForNode(NodesmithError):
+    """No build of this backend fits the node."""
+
+    code = "no_build_for_node"
+
+
 class NodeNotApproved(NodesmithError):
     """The node waits for approval."""
 

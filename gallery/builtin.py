@@ -4,7 +4,9 @@ import dataclasses
 from pathlib import Path, PurePosixPath
 
 from gallery.archive import digest, pack
-from gallery.catalogue import Catalogue, Entry, read_index
+from gallery.catalogue import Catalogue
+from gallery.entries import Entry
+from gallery.index import read_index
 
 NAME = "builtin"
 ROUTE = "/artifacts"
@@ -23,7 +25,7 @@ class BuiltinGallery:
         """Pack what is listed in the index, and return it with digests and sizes."""
         self.folder.mkdir(parents=True, exist_ok=True)
         index = (_SOURCES / "index.yaml").read_text()
-        return Catalogue(self._packed(entry) for entry in read_index(index, gallery=NAME))
+        return Catalogue(self._packed(entry) for entry in read_index(index, gallery=NAME).entries)
 
     def _packed(self, entry: Entry) -> Entry:
         name, version = entry.artifact.name, entry.artifact.version

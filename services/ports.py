@@ -113,7 +113,10 @@ class InventoryTable(Protocol):
 
 
 class Catalogue(Protocol):
-    def resolve(self, backend: str, version: str = "") -> Artifact | None: ...
+    """All galleries. A meta leads to its build for the capability, or raises `NoBuildForNode`."""
+
+    def resolve(self, backend: str, version: str = "", *, capability: str = "") -> Artifact | None: ...
+    def concrete_alternative(self, backend: str) -> str | None: ...
 
 
 class CredentialIssuer(Protocol):

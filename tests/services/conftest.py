@@ -13,7 +13,8 @@ from contracts.http import NodeView, RegisterRequest
 from contracts.temporal import Policy
 from domain.artifact import Artifact
 from domain.node import Protocol
-from gallery.catalogue import Catalogue, Entry
+from gallery.catalogue import Catalogue
+from gallery.entries import Entry
 from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect
 from services.admission import Admission
