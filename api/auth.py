@@ -7,7 +7,6 @@ Every route declares one of them, and one that forgets is for admins only:
     @router.post("/...", dependencies=[Depends(admin)])         # a change, without
 """
 
-import hmac
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -19,8 +18,8 @@ from api import auditing
 from api.parts import PartsOf, parts_of
 from domain.access import Caller, Role
 from domain.errors import NotAllowed, NotSignedIn
+from domain.secrets import hash_token
 from services.access import require
-from services.registration import hash_token
 
 SESSION_COOKIE = "nodesmith_session"
 _HARMLESS = {"GET", "HEAD", "OPTIONS"}
@@ -29,11 +28,6 @@ _bearer = HTTPBearer(auto_error=False, scheme_name="token", description="A token
 _session = APIKeyCookie(
     name=SESSION_COOKIE, auto_error=False, scheme_name="session", description="A signed-in browser."
 )
-
-
-def same(shown: str, kept: str) -> bool:
-    """Compare secrets in constant time; a secret that is not set matches nothing."""
-    return bool(kept) and hmac.compare_digest(shown.encode(), kept.encode())
 
 
 async def bearer(credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> str:

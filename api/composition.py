@@ -27,6 +27,7 @@ from gallery.builtin import BuiltinGallery
 from gallery.catalogue import Catalogue
 from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect, prepare_namespace, run_url
+from runtime.trust import fingerprint, trusting
 from services.access import Access
 from services.admission import Admission
 from services.batches import BatchDesk
@@ -34,6 +35,8 @@ from services.cancellation import Cancellation
 from services.gate import Gate
 from services.holding import Holding
 from services.intents import Intents
+from services.inventory import Inventory
+from services.invites import Door, Invites
 from services.lifecycle import Lifecycle
 from services.registration import Registration
 from services.witness import Witness
@@ -45,9 +48,13 @@ from store.events import EventFeed
 from store.holds import Holds
 from store.idempotency import IdempotencyKeys
 from store.inventory import InventoryTable
+from store.invites import Invites as InviteTable
+from store.labels import Labels
 from store.life import NodeLife
+from store.node_list import NodeList
 from store.nodes import Nodes
 from store.operations import OperationTable
+from store.overrides import Overrides
 from store.sign_in import SignIn
 from store.tokens import Tokens
 
@@ -87,7 +94,7 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
     issuer = CredentialIssuer(secrets.account_seed)
     database = Database(settings.database_url, settings.secret(settings.database_password_file))
     closing.push_async_callback(database.close)
-    bus = await connect_control(settings.nats_url, issuer, name="api", patience=0)
+    bus = await connect_control(settings.nats_url, issuer, name="api", patience=0, tls=trusting(settings.ca_file))
     closing.push_async_callback(bus.close)
     temporal = await connect(settings, lazy=True)
     runs = TemporalRuns(temporal, queue=queue)
@@ -99,12 +106,21 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
     gallery = BuiltinGallery(settings.gallery_folder)
     catalogue = await asyncio.to_thread(gallery.catalogue)
     reports, events, nodes, operations = _adapters(bus, database)
+    invites = _invites(settings, database)
     await reports.start()
+    link = Witness(NodeClient(bus, reports), nodes, utc_now)
     return Parts(
         nodes=nodes,
+        node_list=NodeList(database),
+        labels=Labels(database),
+        overrides=Overrides(database),
+        inventory=Inventory(InventoryTable(database), link, utc_now),
         operations=operations,
         admission=_admission(settings, database, runs, catalogue),
-        registration=_registration(settings, database, bus, issuer, secrets.registration_token),
+        registration=_registration(
+            settings, database, bus, issuer=issuer, token=secrets.registration_token, invites=invites
+        ),
+        invites=invites,
         lifecycle=Lifecycle(nodes, NodeLife(database), runs, Presence(bus), utc_now),
         cancellation=Cancellation(nodes, operations, runs),
         batches=Batches(database),
@@ -116,7 +132,7 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
         failures=FailedSignIns(settings.sign_in_failures),
         catalogue=catalogue,
         artifacts=gallery.folder,
-        link=Witness(NodeClient(bus, reports), nodes, utc_now),
+        link=link,
         events=events,
         heartbeats=HttpHeartbeats(nodes),
         health=Health(_checks(database, bus, runs, preparing)),
@@ -156,13 +172,27 @@ def _desk(settings: ControlSettings, database: Database, runs: TemporalRuns, cat
     )
 
 
+def _invites(settings: ControlSettings, database: Database) -> Invites:
+    ca = settings.ca_file.read_text() if settings.ca_file else ""
+    url = settings.public_url or f"http://{settings.api_host}:{settings.api_port}"
+    door = Door(url, ca, fingerprint(ca) if ca else "")
+    return Invites(InviteTable(database), Labels(database), AuditTrail(database), door, utc_now)
+
+
 def _registration(
-    settings: ControlSettings, database: Database, bus: Bus, issuer: CredentialIssuer, token: str
+    settings: ControlSettings,
+    database: Database,
+    bus: Bus,
+    *,
+    issuer: CredentialIssuer,
+    token: str,
+    invites: Invites,
 ) -> Registration:
     return Registration(
         nodes=Nodes(database),
         claims=NodeLife(database),
         presence=Presence(bus),
+        invites=invites,
         issuer=issuer,
         registration_token=token,
         nats_url=settings.nats_public_url or settings.nats_url,

@@ -18,13 +18,18 @@ from services.admission import Admission
 from services.batches import BatchDesk
 from services.cancellation import Cancellation
 from services.holding import Holding
+from services.inventory import Inventory
+from services.invites import Invites
 from services.lifecycle import Lifecycle
 from services.ports import NodeLink
 from services.registration import Registration
 from store.audit import AuditTrail
 from store.batches import Batches
+from store.labels import Labels
+from store.node_list import NodeList
 from store.nodes import Nodes
 from store.operations import OperationTable
+from store.overrides import Overrides
 from store.sign_in import SignIn
 
 
@@ -33,11 +38,16 @@ class Parts:
     """The collaborators of the routes."""
 
     nodes: Nodes
+    node_list: NodeList
+    labels: Labels
+    overrides: Overrides
+    inventory: Inventory
     operations: OperationTable
     admission: Admission
     registration: Registration
     lifecycle: Lifecycle
     cancellation: Cancellation
+    invites: Invites
     batches: Batches
     desk: BatchDesk
     holding: Holding

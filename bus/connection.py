@@ -5,6 +5,7 @@ import base64
 import contextlib
 import itertools
 import random
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ Handler = Callable[[Msg], Awaitable[None]]
 PING_INTERVAL = 10
 _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
+_CANCEL_AGAIN = 0.5
 _SETTLE_S = 5
 
 
@@ -72,6 +74,7 @@ class Bus:
         name: str,
         inbox: str = "_INBOX",
         ping_interval: int = PING_INTERVAL,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         signer = _Signer(credentials)
         self._options: dict[str, Any] = {
@@ -87,6 +90,7 @@ class Bus:
             "error_cb": self._on_error,
             "disconnected_cb": self._on_lost,
             "reconnected_cb": self._on_back,
+            **_encrypted(url, tls),
         }
         self._name = name
         self._client = Client()
@@ -163,8 +167,9 @@ class Bus:
     async def close(self) -> None:
         """Say what is still to be said, then leave."""
         if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+            while not self._keeper.done():  # the client swallows a cancel that comes while it connects
+                self._keeper.cancel()
+                await asyncio.wait([self._keeper], timeout=_CANCEL_AGAIN)
         if self.is_up:
             await self.settle()
         self._up.clear()
@@ -237,18 +242,39 @@ class Bus:
 
 
 async def connect_control(
-    url: str, issuer: CredentialIssuer, *, name: str, lifetime: timedelta = timedelta(hours=24), patience: float = 5.0
+    url: str,
+    issuer: CredentialIssuer,
+    *,
+    name: str,
+    lifetime: timedelta = timedelta(hours=24),
+    patience: float = 5.0,
+    tls: ssl.SSLContext | None = None,
 ) -> Bus:
     """The control plane's end. Returns after `patience` seconds even if NATS is down: the bus goes on trying."""
-    bus = Bus(url, lambda: issuer.control_credential(lifetime), name=name)
+    bus = Bus(url, lambda: issuer.control_credential(lifetime), name=name, tls=tls)
     bus.start()
     await bus.wait_up(patience)
     return bus
 
 
-def node_bus(url: str, node_id: str, credentials: Credentials, *, ping_interval: int = PING_INTERVAL) -> Bus:
+def node_bus(
+    url: str,
+    node_id: str,
+    credentials: Credentials,
+    *,
+    ping_interval: int = PING_INTERVAL,
+    tls: ssl.SSLContext | None = None,
+) -> Bus:
     """A node's end, not started yet: it hears replies only where no other node may listen."""
-    return Bus(url, credentials, name=f"node-{node_id}", inbox=subjects.inbox(node_id), ping_interval=ping_interval)
+    inbox = subjects.inbox(node_id)
+    return Bus(url, credentials, name=f"node-{node_id}", inbox=inbox, ping_interval=ping_interval, tls=tls)
+
+
+def _encrypted(url: str, tls: ssl.SSLContext | None) -> dict[str, Any]:
+    """For a tls:// address the handshake comes before anything else: nobody in between can talk us out of it."""
+    if not url.startswith("tls://"):
+        return {}
+    return {"tls": tls or ssl.create_default_context(), "tls_handshake_first": True}
 
 
 def _next_try(servers: list[Server], _info: dict[str, Any]) -> tuple[Server | None, float]:

@@ -39,6 +39,11 @@ def new_trust() -> Trust:
     )
 
 
+def tls_config(certificate: str, key: str) -> str:
+    """The part of a nats-server configuration that admits only TLS; `auto`: LocalAI's client waits for a greeting."""
+    return f'tls: {{ cert_file: "{certificate}", key_file: "{key}", handshake_first: auto, timeout: 5 }}'
+
+
 def server_config(trust: Trust, *, host: str, port: int, extra: str = "") -> str:
     """The text of a nats-server configuration that trusts exactly these keys; it holds no secret."""
     operator = KeyPair.from_seed(trust.operator_seed)

@@ -5,17 +5,18 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from contracts.http import Labels, Shape
+from contracts.http import CheckedLabels, Shape
 from domain.access import Role
+from domain.labels import AUTOMATIC
 
 DAY_S = 86400.0
 FULL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._@+-]*$"
 
 
-def _bounded_labels(labels: dict[str, str]) -> dict[str, str]:
-    for key, value in labels.items():
-        if not 0 < len(key) <= 255 or len(value) > 255:  # noqa: PLR2004 - as the table of labels has it
-            raise ValueError(f"the label {key[:40]!r} is empty, or longer than 255 characters")
+def _settable(labels: dict[str, str]) -> dict[str, str]:
+    for key in labels:
+        if key in AUTOMATIC:
+            raise ValueError(f"the label {key} follows from what a node is; it cannot be given")
     return labels
 
 
@@ -54,7 +55,7 @@ class InviteRequest(Shape):
     approve: bool = Field(default=False, description="Nodes that join with it are approved at once.")
     ttl_s: float = Field(default=3600, gt=0, le=30 * DAY_S)
     uses: int = Field(default=1, ge=1, le=10_000, description="How many nodes may join with it.")
-    labels: Annotated[Labels, AfterValidator(_bounded_labels)] = Field(default_factory=dict, max_length=64)
+    labels: Annotated[CheckedLabels, AfterValidator(_settable)] = Field(default_factory=dict)
 
 
 class InviteView(Shape):

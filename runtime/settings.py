@@ -29,6 +29,14 @@ class ControlSettings(BaseSettings):
 
     api_host: str = "127.0.0.1"
     api_port: int = 8900
+    listen_host: str = ""
+    """an address where the API listens too, with TLS, on the same port"""
+    tls_cert_file: Path | None = None
+    tls_key_file: Path | None = None
+    ca_file: Path | None = None
+    """the CA behind that certificate: told to nodes that join, trusted by us beside the system's"""
+    public_url: str = ""
+    """how other machines reach the API, for invites; default: where it listens"""
     admin_token_file: Path | None = None
     registration_token_file: Path | None = None
     sign_in_failures: int = Field(default=30, gt=0)

@@ -1,21 +1,18 @@
 """Registration: who a node is, and what it gets to speak with."""
 
-import hashlib
-import hmac
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from contracts.http import NodeView, RegisterRequest, RegisterResponse
-from contracts.messages import Resources, StopWhy
+from contracts.messages import StopWhy
 from domain.errors import IdentityInUse, InvalidRequest, NameTaken, NodeRemoved, NotSignedIn, UnknownNode
 from domain.node import NodeStatus, NodeType, Protocol
+from domain.secrets import hash_token, same
 from services.identity import Claims, Presence
+from services.invites import Invites, is_invite
 from services.ports import CredentialIssuer, NodeRegistry
-
-MOST_BYTES = 1 << 60
-MOST_REPLICAS = 10_000
 
 
 @dataclass(frozen=True)
@@ -25,6 +22,7 @@ class Registration:
     nodes: NodeRegistry
     claims: Claims
     presence: Presence
+    invites: Invites
     issuer: CredentialIssuer
     registration_token: str
     nats_url: str
@@ -33,8 +31,18 @@ class Registration:
     clock: Callable[[], datetime]
 
     async def register(self, request: RegisterRequest, *, bearer: str) -> RegisterResponse:
-        """A new node, a renewal of its credential, or a new boot: an approval is never given or lost here."""
+        """A new node, a renewal of its credential, or a new boot. Only an invite that carries it gives an approval."""
         _check(request)
+        token = bearer or request.token
+        if not is_invite(token):
+            return await self._register(request, bearer, approve=self.auto_approve)
+        return await self.invites.admit(request, token, self._register_invited)
+
+    async def _register_invited(self, request: RegisterRequest, *, approve: bool) -> RegisterResponse:
+        """An invite admits as the shared token does, and may approve."""
+        return await self._register(request, self.registration_token, approve=approve or self.auto_approve)
+
+    async def _register(self, request: RegisterRequest, bearer: str, *, approve: bool) -> RegisterResponse:
         known = await self._named(request.name)
         fresh = await self._admit(known, request, bearer)
         await self._refuse_rival(known, request)
@@ -43,7 +51,7 @@ class Registration:
                 request,
                 now=self.clock(),
                 credential_hash=hash_token(fresh) if fresh else None,
-                approve=self.auto_approve,
+                approve=approve,
             )
         except NameTaken:
             raise _name_taken(request.name) from None
@@ -61,10 +69,10 @@ class Registration:
         A LocalAI worker has only the shared token. It is believed by the id that it alone was told.
         """
         known = await self._known(node)
-        if _same(hash_token(bearer), await self.nodes.credential_hash(known.id) or ""):
+        if same(hash_token(bearer), await self.nodes.credential_hash(known.id) or ""):
             return known
         is_legacy = known.protocol is Protocol.LOCALAI and node == known.id
-        if is_legacy and _same(bearer, self.registration_token):
+        if is_legacy and same(bearer, self.registration_token):
             return known
         raise NotSignedIn(f"This credential does not speak for node {known.name}.")
 
@@ -81,11 +89,11 @@ class Registration:
 
     async def _admit(self, known: NodeView | None, request: RegisterRequest, bearer: str) -> str | None:
         """Return a fresh credential when one is due, None when the node showed its own."""
-        if known is not None and _same(hash_token(bearer), await self.nodes.credential_hash(known.id) or ""):
+        if known is not None and same(hash_token(bearer), await self.nodes.credential_hash(known.id) or ""):
             return None
         if why := await self.claims.why_retired(hash_token(bearer)):
             raise _retired(request.name, why)
-        if not _same(bearer or request.token, self.registration_token):
+        if not same(bearer or request.token, self.registration_token):
             raise NotSignedIn("The registration token is wrong or missing.")
         if known is not None and not await self._may_be(known, request):
             raise _name_taken(request.name)
@@ -135,15 +143,6 @@ class Registration:
         )
 
 
-def hash_token(token: str) -> str:
-    """Tokens are 256 random bits, so one round of SHA-256 is enough to keep them out of the table."""
-    return hashlib.sha256(token.encode()).hexdigest()
-
-
-def _same(shown: str, kept: str) -> bool:
-    return bool(kept) and hmac.compare_digest(shown.encode(), kept.encode())
-
-
 def _name_taken(name: str) -> NameTaken:
     return NameTaken(
         f"The name {name} belongs to another machine. Give this node another name, or, if that machine is gone, "
@@ -164,9 +163,3 @@ def _check(request: RegisterRequest) -> None:
         raise InvalidRequest("address is required for a backend node.", field="address")
     if not request.name.strip() or not request.name.isprintable():
         raise InvalidRequest("name is blank or has a control character.", field="name")
-    for field in Resources.model_fields:
-        amount = getattr(request, field)
-        if isinstance(amount, int) and not 0 <= amount <= MOST_BYTES:
-            raise InvalidRequest(f"{field} is not an amount that a machine can have.", field=field)
-    if request.max_replicas_per_model > MOST_REPLICAS:
-        raise InvalidRequest(f"max_replicas_per_model is at most {MOST_REPLICAS}.", field="max_replicas_per_model")

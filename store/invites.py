@@ -9,9 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from contracts.access import InviteRequest, InviteView
-from domain.change import Change
 from domain.errors import InviteSpent, NotSignedIn
-from store import audit
 from store.clock import Clock, utc_now
 from store.database import Database
 from store.models_access import InviteRow, InviteUseRow
@@ -52,20 +50,23 @@ class Invites:
             row = await session.scalar(live.values(revoked_at=self._clock()).returning(InviteRow))
             return _view(row) if row else None
 
-    async def redeem(self, token_hash: str, *, node_name: str, machine_id: str) -> InviteView:
-        """Admit a node; one that was admitted before is not counted again. Raises, and then nothing is written."""
+    async def redeem(self, token_hash: str, *, node_name: str, machine_id: str) -> tuple[InviteView, bool]:
+        """Admit a node, and say whether that was one use more: a node that asks again is not counted again.
+
+        Raises when it does not admit, and then nothing is written.
+        """
         now = self._clock()
         async with self._database.session() as session:
             invite = await session.scalar(select(InviteRow).where(InviteRow.token_hash == token_hash))
             if invite is None:
                 raise NotSignedIn("This invite was not made here.")
             use = insert(InviteUseRow).values(invite_id=invite.id, node_name=node_name, machine_id=machine_id, at=now)
-            if await session.scalar(use.on_conflict_do_nothing().returning(InviteUseRow.invite_id)):
+            is_new = bool(await session.scalar(use.on_conflict_do_nothing().returning(InviteUseRow.invite_id)))
+            if is_new:
                 await _count(session, invite, now)
-                await audit.write(session, _joined(invite, node_name), now)
             elif invite.expires_at <= now or invite.revoked_at is not None:
                 raise InviteSpent(_complaint(invite, now))
-            return _view(invite)
+            return _view(invite), is_new
 
     async def give_back(self, invite_id: str, *, node_name: str, machine_id: str) -> None:
         """The node was not registered after all."""
@@ -92,11 +93,6 @@ def _complaint(invite: InviteRow, now: datetime) -> str:
     if invite.expires_at <= now:
         return f"This invite was good until {invite.expires_at:%Y-%m-%d %H:%M:%S} UTC."
     return f"This invite was used {invite.uses} times already, and that is all it was made for."
-
-
-def _joined(invite: InviteRow, node_name: str) -> Change:
-    after = {"approved": invite.approve, "labels": invite.labels}
-    return Change(actor=f"invite {invite.id}", action="nodes.join", target=node_name, after=after)
 
 
 def _view(row: InviteRow) -> InviteView:

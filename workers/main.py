@@ -27,8 +27,10 @@ from domain.errors import ServiceUnavailable
 from runtime import logs, process
 from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect, prepare_namespace
+from runtime.trust import trusting
 from services.gate import Gate
 from services.identity import Impostors
+from services.inventory import Inventory
 from services.lifecycle import Lifecycle
 from services.liveness import Liveness
 from services.repair import Repair
@@ -36,10 +38,12 @@ from services.witness import Witness
 from store.batches import Batches
 from store.database import Database
 from store.holds import Holds
+from store.inventory import InventoryTable
 from store.life import NodeLife
 from store.nodes import Nodes
 from store.operations import OperationTable
 from workers.bridge import Gauges, OutcomeBridge
+from workers.inventory import InventoryKeeper
 from workers.registry import WORKFLOWS, control_activities, node_activities
 
 log = structlog.stdlib.get_logger(__name__)
@@ -58,7 +62,9 @@ async def serve(settings: ControlSettings, stop: asyncio.Event) -> int:
         database = Database(settings.database_url, settings.secret(settings.database_password_file), pool_size=10)
         closing.push_async_callback(database.close)
         issuer = CredentialIssuer(settings.secret(settings.nats_account_seed_file))
-        bus = await connect_control(settings.nats_url, issuer, name="worker", patience=0)
+        bus = await connect_control(
+            settings.nats_url, issuer, name="worker", patience=0, tls=trusting(settings.ca_file)
+        )
         closing.push_async_callback(bus.close)
         starting = asyncio.gather(_until_there(database.migrate), _until_there(lambda: _temporal(settings)))
         if (servers := await _unless_stopped(starting, stop)) is not None:
@@ -102,7 +108,12 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
             max_concurrent_activities=settings.node_slots,
             graceful_shutdown_timeout=GRACE,
         ),
-        _beside(bridge.run(), gauges.run(), HeartbeatSink(bus, liveness.heard).run(asyncio.Event())),
+        _beside(
+            bridge.run(),
+            gauges.run(),
+            HeartbeatSink(bus, liveness.heard).run(asyncio.Event()),
+            InventoryKeeper(Inventory(InventoryTable(database), link, _now)).run(),
+        ),
     ):
         await runs.keep_watch(FleetWatch(tick=settings.fleet_tick))
         yield

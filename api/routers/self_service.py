@@ -4,12 +4,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request
 
-from api.auth import Bearer, itself, same
+from api.auth import Bearer, itself
 from api.parts import Parts, PartsOf
 from api.problems import responses
 from contracts.http import Leaving, Message, NodeView, RegisterRequest, RegisterResponse
 from contracts.messages import Heartbeat, Resources
 from domain.errors import NotSignedIn, UnknownNode
+from domain.secrets import same
 
 router = APIRouter(prefix="/api/node", tags=["nodes: self-service"], dependencies=[Depends(itself)])
 

@@ -8,7 +8,7 @@ import pytest
 from api.app import create_app
 from tests.api.station import REGISTRATION_TOKEN, Api, bearer
 
-OPEN = {"/healthz", "/readyz", "/sign-in/{code}"}
+OPEN = {"/healthz", "/readyz", "/sign-in/{code}", "/api/ca.pem"}
 PAGES = [("GET", path) for path in ("/", "/docs", "/openapi.json", "/links.json", "/static/overview.js")]
 
 

@@ -20,10 +20,14 @@ from runtime.temporal import TemporalRuns, connect
 from services.admission import Admission
 from services.gate import Gate
 from services.intents import Intents
+from services.invites import Door, Invites
 from services.lifecycle import Lifecycle
 from services.registration import Registration
+from store.audit import AuditTrail
 from store.database import Database
 from store.idempotency import IdempotencyKeys
+from store.invites import Invites as InviteTable
+from store.labels import Labels
 from store.life import NodeLife
 from store.nodes import Nodes
 from store.operations import OperationTable
@@ -84,11 +88,17 @@ def lifecycle(nodes: Nodes, life: NodeLife, runs: TemporalRuns, presence: Played
 
 
 @pytest.fixture
-def registration(nodes: Nodes, life: NodeLife, presence: PlayedPresence) -> Registration:
+def invites(database: Database) -> Invites:
+    return Invites(InviteTable(database), Labels(database), AuditTrail(database), Door("https://10.0.0.5:8900"), now)
+
+
+@pytest.fixture
+def registration(nodes: Nodes, life: NodeLife, presence: PlayedPresence, invites: Invites) -> Registration:
     return Registration(
         nodes=nodes,
         claims=life,
         presence=presence,
+        invites=invites,
         issuer=CredentialIssuer(new_trust().account_seed),
         registration_token=TOKEN,
         nats_url="nats://127.0.0.1:4222",
