@@ -6,6 +6,7 @@ from typing import Any
 
 from bus.commands import serve
 from bus.connection import Bus, node_bus
+from bus.presence import answer_for
 from contracts.messages import (
     BackendList,
     CancelCommand,
@@ -42,14 +43,28 @@ class Desk:
         raise AssertionError
 
 
+class ObedientDesk(Desk):
+    """Keeps the orders it was given."""
+
+    def __init__(self) -> None:
+        self.orders: list[StopOrder] = []
+
+    async def stop_node(self, order: StopOrder) -> None:
+        self.orders.append(order)
+
+    async def heard(self) -> list[StopOrder]:
+        return self.orders
+
+
 @asynccontextmanager
-async def on_the_bus(node: dict[str, Any]) -> AsyncIterator[Bus]:
+async def on_the_bus(node: dict[str, Any], desk: Desk | None = None, *, boot_id: str = "") -> AsyncIterator[Bus]:
     credential = NatsCredential(node["nats_jwt"], node["nats_user_seed"], node["expires_at"])
     bus = node_bus(node["nats_url"], node["id"], lambda: credential)
     bus.start()
     try:
         assert await bus.wait_up(10)
-        await serve(bus, node["id"], Desk())
+        await serve(bus, node["id"], desk or Desk())
+        await answer_for(bus, node["id"], boot_id)
         yield bus
     finally:
         await bus.close()
