@@ -22,5 +22,9 @@ class Stopped(Exception):
 
 def from_os_error(error: OSError) -> OperationFailed:
     """The disk can fill up at any write."""
-    reason = Reason.NO_DISK if error.errno in _FULL else Reason.NODE_ERROR
+    reason = Reason.NO_DISK if is_full(error) else Reason.NODE_ERROR
     return OperationFailed(reason, error.strerror or str(error))
+
+
+def is_full(error: OSError) -> bool:
+    return error.errno in _FULL

@@ -1,13 +1,16 @@
 """Installing, upgrading and removing backends for real."""
 
 import asyncio
+import functools
 from pathlib import Path
+from typing import BinaryIO
 
-from agent import archive
-from agent.downloads import Downloads, Partial
+from agent.archive import Limits, Unpacker
+from agent.downloads import Downloads, Fetched
 from agent.failures import OperationFailed
 from agent.job import Done, Job
 from agent.shelf import Shelf, not_installed
+from agent.space import Space
 from agent.threads import Threads
 from contracts.messages import Command, Installed
 from domain.operation import Kind, Phase, Reason
@@ -17,11 +20,12 @@ class Installer:
     """Fetch, verify, unpack beside the live version, swap. Until the swap the old version serves."""
 
     def __init__(
-        self, shelf: Shelf, downloads: Downloads, threads: Threads, limits: archive.Limits, *, at_once: int
+        self, shelf: Shelf, downloads: Downloads, threads: Threads, space: Space, limits: Limits, *, at_once: int
     ) -> None:
         self._shelf = shelf
         self._downloads = downloads
         self._threads = threads
+        self._space = space
         self._limits = limits
         self._slots = asyncio.Semaphore(at_once)
 
@@ -50,7 +54,10 @@ class Installer:
             raise not_installed(command.family)
         if self._has(before, command, command.sha256):
             return Done(changed=False, before=before, after=before)
-        async with self._downloads.fetched(job) as artifact:
+        plan = await self._downloads.plan(command)
+        if self._has(before, command, plan.digest):
+            return Done(changed=False, before=before, after=before)
+        async with self._downloads.fetched(job, plan) as artifact:
             if self._has(before, command, artifact.digest):
                 return Done(changed=False, before=before, after=before)
             after = await self._replace(job, artifact)
@@ -62,26 +69,30 @@ class Installer:
             return False
         return self._shelf.is_runnable(command.family)
 
-    async def _replace(self, job: Job, artifact: Partial) -> Installed | None:
+    async def _replace(self, job: Job, artifact: Fetched) -> Installed | None:
         command, run = job.command, self._threads.run
         job.gauge.move(Phase.EXTRACTING)
         try:
             staging = await run(job.halt, self._shelf.stage, command.family, command.op_id)
-            await self._unpack(job, artifact.path, staging)
+            await self._unpack(job, artifact, staging)
             await run(job.halt, self._shelf.seal, staging, command, artifact.digest, job.halt)
             job.gauge.move(Phase.SWAPPING)
             job.commit()
-            return await run(job.halt, self._shelf.put_live, command.family, staging)
+            after = await run(job.halt, self._shelf.put_live, command.family, staging)
+            if not self._space.has_headroom():
+                await run(job.halt, self._shelf.forget_previous, command.family)
+            return after
         finally:
             await run(job.halt, self._shelf.unstage, command.family, command.op_id)
 
-    async def _unpack(self, job: Job, file: Path, staging: Path) -> None:
+    async def _unpack(self, job: Job, artifact: Fetched, staging: Path) -> None:
         loop = asyncio.get_running_loop()
 
         def tick() -> None:
             loop.call_soon_threadsafe(job.gauge.move, Phase.EXTRACTING)
 
-        await self._threads.run(job.halt, archive.unpack, file, staging, self._limits, job.halt, tick)
+        unpacker = Unpacker(staging, self._limits, job.halt, tick)
+        await self._threads.run(job.halt, _unpack, unpacker, artifact)
 
     async def _roll_back(self, job: Job) -> Done:
         """Back to the version before, without a download."""
@@ -97,6 +108,17 @@ class Installer:
         before = await self._threads.run(job.halt, self._shelf.installed, family)
         removed = await self._threads.run(job.halt, self._shelf.remove, family, job.command.op_id)
         return Done(changed=removed, before=before)
+
+
+def _unpack(unpacker: Unpacker, artifact: Fetched) -> None:
+    unpack = unpacker.unpack_layer if artifact.is_image else unpacker.unpack
+    for file in artifact.files:
+        unpack(functools.partial(_open, file))
+    unpacker.finish()
+
+
+def _open(file: Path) -> BinaryIO:
+    return file.open("rb")
 
 
 def _is_same(installed: Installed, digest: str) -> bool:

@@ -7,21 +7,15 @@ from importlib import metadata
 import httpx2
 import structlog
 
-from agent import archive, downloads
 from agent.desk import Desk
-from agent.downloads import Downloads
 from agent.identity import Identity, IdentityFile
-from agent.installer import Installer
-from agent.journal import DiskJournal
 from agent.machine import machine_id, resources
 from agent.operations import Operations
 from agent.racing import first_of, unless
 from agent.registration import Registrar, Removed
 from agent.retirement import SENTENCES, Retired, Retirement
 from agent.settings import AgentSettings
-from agent.shelf import Shelf
-from agent.sources import Sources
-from agent.threads import Threads
+from agent.workshop import Workshop
 from bus.commands import serve
 from bus.connection import Bus, node_bus
 from bus.heartbeats import keep_beating
@@ -42,23 +36,16 @@ class Agent:
         self._settings = settings
         self._boot_id = uuid.uuid4().hex
         self._machine_id = machine_id(settings.home)
-        self._journal = DiskJournal(settings.home / "journal")
-        self._threads = Threads()
         self._retirement = Retirement(settings.home)
         self._registrar = Registrar(
             http, IdentityFile(settings.home), token=settings.registration_token(), request=self._registration
         )
-        self._shelf = Shelf(settings.home / "backends")
-        self._downloads = self._build_downloads(http)
-        limits = archive.Limits(members=settings.max_members, unpacked=settings.max_unpacked)
-        self._installer = Installer(
-            self._shelf, self._downloads, self._threads, limits, at_once=settings.parallel_operations
-        )
+        self._workshop = Workshop(settings, http, self._who)
         self._beats = 0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`. A node that was removed stays, idle, so that nothing starts it again for nothing."""
-        interrupted = await asyncio.to_thread(self._take_stock)
+        interrupted = await asyncio.to_thread(self._workshop.take_stock)
         try:
             if (retired := self._retirement.load()) is None:
                 retired = await self._take_part(interrupted, stop)
@@ -66,8 +53,7 @@ class Agent:
                 self._retirement.tell(retired)
                 await stop.wait()
         finally:
-            self._journal.close()
-            self._threads.close()
+            self._workshop.close()
 
     async def _take_part(self, interrupted: list[Outcome], stop: asyncio.Event) -> Retired | None:
         """Registered and linked, again and again, until `stop` or until we were removed."""
@@ -99,12 +85,12 @@ class Agent:
         orders: asyncio.Queue[StopOrder] = asyncio.Queue()
         bus = node_bus(identity.nats_url, identity.node_id, self._registrar.nats_credential)
         operations = Operations(
-            self._journal,
-            self._installer,
+            self._workshop.journal,
+            self._workshop.installer,
             NodeReports(bus, identity.node_id),
             progress_every=self._settings.progress_interval.total_seconds(),
         )
-        await serve(bus, identity.node_id, Desk(operations, self._installer, orders.put_nowait))
+        await serve(bus, identity.node_id, Desk(operations, self._workshop.installer, orders.put_nowait))
         await answer_for(bus, identity.node_id, self._boot_id)
         bus.start()
         for outcome in interrupted:
@@ -136,6 +122,7 @@ class Agent:
             obeying,
             keep_beating(bus, beat, every=self._settings.heartbeat_interval.total_seconds()),
             self._registrar.keep_linked(bus, at_once=not is_fresh),
+            self._workshop.keep_tidy(),
         )
         if obeying.cancelled():
             return StopWhy.UNKNOWN
@@ -151,21 +138,9 @@ class Agent:
                 log.warning("stop.ordered", why=order.why)
                 return order.why
 
-    def _take_stock(self) -> list[Outcome]:
-        """What an earlier life of this agent left behind; it is reported, never resumed."""
-        self._shelf.tidy()
-        self._downloads.tidy()
-        interrupted = self._journal.load()
-        return [entry.outcome for entry in interrupted if entry.outcome is not None]
-
-    def _build_downloads(self, http: httpx2.AsyncClient) -> Downloads:
-        settings = self._settings
-        sources = Sources(http, settings.url, self._credential, idle_timeout=settings.idle_timeout.total_seconds())
-        limits = downloads.Limits(headroom=settings.disk_headroom, patience=settings.source_patience.total_seconds())
-        return Downloads(settings.home / "downloads", sources, self._threads, limits)
-
-    def _credential(self) -> str:
-        return self._registrar.identity.api_token if self._registrar.identity else ""
+    def _who(self) -> tuple[str, str]:
+        identity = self._registrar.identity
+        return (identity.node_id, identity.api_token) if identity else ("", "")
 
     def _registration(self) -> RegisterRequest:
         has = resources(self._settings.home)

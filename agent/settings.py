@@ -26,12 +26,20 @@ class AgentSettings(BaseSettings):
 
     heartbeat_interval: Duration = timedelta(seconds=10)
     progress_interval: Duration = timedelta(milliseconds=250)
+    header_timeout: Duration = timedelta(seconds=30)
+    """a source that has not begun to answer after so long is asked again"""
     idle_timeout: Duration = timedelta(seconds=60)
-    """a source that sends no byte for so long has failed"""
-    source_patience: Duration = timedelta(seconds=15)
-    """how long a source that cannot be reached, or breaks off, is asked again before we say so"""
-    disk_headroom: int = Field(default=256 * _MIB, ge=0)
-    """what has to stay free on the disk beside the download"""
+    """a source that sends no byte for so long is asked again"""
+    source_tries: int = Field(default=5, gt=0)
+    """so often without progress, and the attempt has failed"""
+    bandwidth_limit: int = Field(default=0, ge=0)
+    """bytes a second, all downloads together; 0 is no limit"""
+    disk_headroom: int = Field(default=1024 * _MIB, ge=0)
+    """what has to stay free on the disk beside what is fetched and unpacked"""
+    disk_headroom_share: float = Field(default=0.05, ge=0, le=1)
+    """the same as a share of what is fetched and unpacked, when that is more"""
+    require_digest: bool = False
+    """refuse archives for which nobody gives a sha256 digest"""
     parallel_operations: int = Field(default=4, gt=0)
     """installs and upgrades of different backends that run at once; the others wait"""
     max_members: int = Field(default=500_000, gt=0)

@@ -3,7 +3,7 @@
 import asyncio
 import email.utils
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -14,14 +14,25 @@ from urllib.parse import unquote, urlsplit
 import httpx2
 
 from agent.failures import OperationFailed
+from agent.ways import Way, Ways
 from domain.operation import Reason
 
 _BLOCK = 1024 * 1024
 _CONNECT_S = 10.0
+_DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
 
 
 class SourceBroke(Exception):
     """The source cannot be reached, or stopped in the middle: worth asking again soon."""
+
+    def __init__(self, message: str, reason: Reason = Reason.DOWNLOAD_FAILED) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """what it is when it does not get better"""
+
+
+class SourceChanged(Exception):
+    """The source has nothing at that place any more: begin again."""
 
 
 @dataclass(frozen=True)
@@ -36,36 +47,56 @@ class Stream:
 
 
 class Source(Protocol):
+    @property
+    def uri(self) -> str: ...
+
     def open(self, start: int, validator: str) -> AbstractAsyncContextManager[Stream]:
         """From `start` on, if the content is still what `validator` says; else from the beginning."""
         ...
 
 
+@dataclass(frozen=True)
+class Timeouts:
+    """In seconds: for an answer to begin, and for the next byte of it."""
+
+    header: float
+    idle: float
+
+    def of_client(self) -> httpx2.Timeout:
+        return httpx2.Timeout(self.idle, connect=min(_CONNECT_S, self.header))
+
+
 class Sources:
     """Finds the source of a uri. Only the control plane ever sees this node's credential."""
 
-    def __init__(self, http: httpx2.AsyncClient, url: str, bearer: Callable[[], str], *, idle_timeout: float) -> None:
+    def __init__(
+        self, http: httpx2.AsyncClient, url: str, bearer: Callable[[], str], ways: Ways, timeouts: Timeouts
+    ) -> None:
         self._http = http
         self._url = url.rstrip("/")
         self._bearer = bearer
-        self._timeout = httpx2.Timeout(idle_timeout, connect=min(_CONNECT_S, idle_timeout))
+        self._ways = ways
+        self._timeouts = timeouts
 
     def find(self, uri: str) -> Source:
         parts = urlsplit(uri)
         match parts.scheme:
             case "http" | "https" if parts.hostname:
-                return WebSource(self._http, uri, {}, self._timeout, follow_redirects=True)
+                return WebSource(uri, self._ways, self._timeouts)
             case "file" if parts.path and parts.netloc in ("", "localhost"):
                 return FileSource(Path(unquote(parts.path)))
             case "" if uri.startswith("/") and not parts.netloc:
-                credential = {"Authorization": f"Bearer {self._bearer()}"}
-                return WebSource(self._http, self._url + uri, credential, self._timeout, follow_redirects=False)
+                return OwnSource(self._url + uri, self._http, self._bearer, self._timeouts)
         raise OperationFailed(Reason.REFUSED_BY_NODE, f"This node cannot fetch {uri!r}.")
 
 
 @dataclass(frozen=True)
 class FileSource:
     path: Path
+
+    @property
+    def uri(self) -> str:
+        return str(self.path)
 
     @asynccontextmanager
     async def open(self, start: int, validator: str) -> AsyncIterator[Stream]:
@@ -87,26 +118,61 @@ class FileSource:
 
 
 @dataclass(frozen=True)
-class WebSource:
+class OwnSource:
+    """The control plane: it gets this node's credential, and no redirect of it is followed."""
+
+    uri: str
     http: httpx2.AsyncClient
-    url: str
-    headers: dict[str, str]
-    timeout: httpx2.Timeout
-    follow_redirects: bool
+    bearer: Callable[[], str]
+    timeouts: Timeouts
 
     @asynccontextmanager
     async def open(self, start: int, validator: str) -> AsyncIterator[Stream]:
-        headers = self.headers | {"Accept-Encoding": "identity"} | _range(start, validator)
-        try:
-            async with self.http.stream(
-                "GET", self.url, headers=headers, timeout=self.timeout, follow_redirects=self.follow_redirects
-            ) as response:
-                _check(response, start)
-                yield _stream(response)
-        except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, httpx2.TooManyRedirects) as error:
-            raise OperationFailed(Reason.DOWNLOAD_FAILED, f"{shown(self.url)}: {error}") from error
-        except httpx2.TransportError as error:
-            raise SourceBroke(f"{shown(self.url)}: {str(error) or type(error).__name__}") from error
+        headers = {"Authorization": f"Bearer {self.bearer()}"} | ranged(start, validator)
+        async with answer(self.http, self.uri, headers, self.timeouts, follow_redirects=False) as response:
+            check(response, start)
+            yield stream_of(response)
+
+
+@dataclass(frozen=True)
+class WebSource:
+    uri: str
+    ways: Ways
+    timeouts: Timeouts
+
+    @asynccontextmanager
+    async def open(self, start: int, validator: str) -> AsyncIterator[Stream]:
+        async with (
+            self.ways.to(urlsplit(self.uri).netloc.rpartition("@")[2]) as way,
+            self._answer(way, ranged(start, validator)) as response,
+        ):
+            check(response, start)
+            yield stream_of(response)
+
+    def _answer(self, way: Way, headers: dict[str, str]) -> AbstractAsyncContextManager[httpx2.Response]:
+        return answer(way.http, self.uri, way.headers | headers, self.timeouts, follow_redirects=True)
+
+
+@asynccontextmanager
+async def answer(
+    http: httpx2.AsyncClient, url: str, headers: dict[str, str], timeouts: Timeouts, *, follow_redirects: bool
+) -> AsyncIterator[httpx2.Response]:
+    """The answer once its header is there; what goes wrong with the link is `SourceBroke`."""
+    headers = {"Accept-Encoding": "identity"} | headers
+    try:
+        async with AsyncExitStack() as stack:
+            asking = http.stream(
+                "GET", url, headers=headers, timeout=timeouts.of_client(), follow_redirects=follow_redirects
+            )
+            async with asyncio.timeout(timeouts.header):
+                response = await stack.enter_async_context(asking)
+            yield response
+    except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, httpx2.TooManyRedirects) as error:
+        raise OperationFailed(Reason.DOWNLOAD_FAILED, f"{shown(url)}: {error}") from error
+    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
+        raise SourceBroke(f"{shown(url)}: {_named(error)}", Reason.SOURCE_DOWN) from error
+    except (httpx2.TransportError, TimeoutError) as error:
+        raise SourceBroke(f"{shown(url)}: {_named(error)}") from error
 
 
 def shown(url: str) -> str:
@@ -116,30 +182,32 @@ def shown(url: str) -> str:
     return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
 
 
-def _range(start: int, validator: str) -> dict[str, str]:
+def ranged(start: int, validator: str) -> dict[str, str]:
     if start == 0:
         return {}
     wanted = {"Range": f"bytes={start}-"}
     return wanted | {"If-Range": validator} if validator else wanted
 
 
-def _check(response: httpx2.Response, start: int) -> None:
+def check(response: httpx2.Response, start: int) -> None:
+    """Say what an answer without content means."""
     status = response.status_code
     if status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
         return
     if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start > 0:
         raise SourceChanged
     words = f"{shown(str(response.url))} answered {status} {response.reason_phrase}".rstrip()
+    raise failure_of(status, words, response.headers.get("Retry-After", ""))
+
+
+def failure_of(status: int, words: str, retry_after: str = "") -> OperationFailed:
+    """What a status means for the operation."""
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
-        raise OperationFailed(Reason.SOURCE_DOWN, words, retry_after_s=_retry_after(response))
-    raise OperationFailed(Reason.DOWNLOAD_FAILED, words)
+        return OperationFailed(Reason.SOURCE_DOWN, words, retry_after_s=_seconds(retry_after))
+    return OperationFailed(Reason.SOURCE_DENIED if status in _DENIED else Reason.DOWNLOAD_FAILED, words)
 
 
-class SourceChanged(Exception):
-    """The source has nothing at that place any more: begin again."""
-
-
-def _stream(response: httpx2.Response) -> Stream:
+def stream_of(response: httpx2.Response) -> Stream:
     length = int(response.headers.get("Content-Length", 0))
     start = 0
     if response.status_code == HTTPStatus.PARTIAL_CONTENT:
@@ -158,14 +226,17 @@ def _content_range(header: str) -> tuple[int, int]:
         raise OperationFailed(Reason.DOWNLOAD_FAILED, f"The source sent the range {header!r}.") from error
 
 
-def _retry_after(response: httpx2.Response) -> float | None:
+def _seconds(retry_after: str) -> float | None:
     """Seconds or a date."""
-    header = response.headers.get("Retry-After", "")
-    if header.isdigit():
-        return float(header)
+    if retry_after.isdigit():
+        return float(retry_after)
     try:
-        moment = email.utils.parsedate_to_datetime(header)
+        moment = email.utils.parsedate_to_datetime(retry_after)
     except ValueError:
         return None
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return max((aware - datetime.now(UTC)).total_seconds(), 0.0)
+
+
+def _named(error: Exception) -> str:
+    return str(error) or type(error).__name__

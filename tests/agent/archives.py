@@ -4,8 +4,15 @@ import gzip
 import hashlib
 import io
 import os
+import sys
 import tarfile
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING or sys.version_info < (3, 14):
+    from backports import zstd
+else:
+    from compression import zstd
 
 
 def packed(**files: bytes) -> bytes:
@@ -56,6 +63,11 @@ def symlink(name: str, target: str) -> Add:
 
 def hardlink(name: str, target: str) -> Add:
     return special(name, tarfile.LNKTYPE, target)
+
+
+def zstandard(content: bytes) -> bytes:
+    compressed: bytes = zstd.compress(content)
+    return compressed
 
 
 def digest(content: bytes) -> str:

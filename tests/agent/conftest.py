@@ -5,12 +5,14 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from bus.commands import NodeClient
 from bus.connection import connect_control
 from bus.reports import ReportHub
 from tests.agent import web
+from tests.agent.fetching import Fetcher
 from tests.agent.nodes import Node, StartAgent, agent_in_process
 from tests.agent.web import Web
 from tests.servers import NatsForTests
@@ -53,3 +55,11 @@ async def start_agent(control_plane: Web, control: NodeClient, tmp_path: Path) -
             return node
 
         yield start
+
+
+@pytest.fixture
+async def fetcher(tmp_path: Path, site: Web) -> AsyncIterator[Fetcher]:
+    async with httpx2.AsyncClient() as http:
+        fetcher = Fetcher(tmp_path / "downloads", http, site.url)
+        yield fetcher
+        fetcher.close()

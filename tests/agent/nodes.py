@@ -43,7 +43,7 @@ class Node:
         self.home.mkdir(exist_ok=True)
         token = self.home / "registration-token"
         token.write_text(self.site.registration_token)
-        defaults = {"disk_headroom": 0, "source_patience": 0, "heartbeat_interval": 0.2}
+        defaults = {"disk_headroom": 0, "source_tries": 1, "heartbeat_interval": 0.2}
         return {"url": self.site.url, "name": self.name, "home": self.home, "token_file": token} | defaults | settings
 
     async def linked(self) -> None:

@@ -147,7 +147,7 @@ BAD: dict[str, tuple[bytes, dict[str, Any], Reason]] = {
     **{f"damaged: {name}": (content, {}, Reason.BAD_ARCHIVE) for name, content in archives.DAMAGED.items() if content},
     "other digest": (ECHO_2, {"sha256": "0" * 64}, Reason.BAD_DIGEST),
     "not there": (ECHO_2, {"uri": "/artifacts/none.tar.gz"}, Reason.DOWNLOAD_FAILED),
-    "no such scheme": (ECHO_2, {"uri": "oci://registry/image"}, Reason.REFUSED_BY_NODE),
+    "no such scheme": (ECHO_2, {"uri": "ftp://host/image"}, Reason.REFUSED_BY_NODE),
     "no run.sh": (packed(read_me=b"hello"), {}, Reason.BAD_ARCHIVE),
     "larger than the disk": (ECHO_2, {"size": 10**18}, Reason.NO_DISK),
 }

@@ -1,13 +1,18 @@
 """Unpacking: what is good comes out whole, what is bad writes nothing outside its folder."""
 
+import errno
+import functools
+import gzip
+import io
+import os
 import stat
 import threading
 from pathlib import Path
 
 import pytest
 
-from agent import archive
-from agent.archive import Limits
+from agent.archive import Limits, Unpacker
+from agent.durable import Disk
 from agent.failures import OperationFailed, Stopped
 from domain.operation import Reason
 from tests.agent import archives
@@ -16,11 +21,21 @@ from tests.agent.archives import built, hardlink, regular, symlink
 ROOMY = Limits(members=1000, unpacked=100_000_000)
 
 
-def unpack(tmp_path: Path, content: bytes, limits: Limits = ROOMY, halt: threading.Event | None = None) -> Path:
-    file, folder = tmp_path / "artifact", tmp_path / "outer" / "folder"
-    file.write_bytes(content)
+def unpack(
+    tmp_path: Path,
+    *contents: bytes,
+    limits: Limits = ROOMY,
+    halt: threading.Event | None = None,
+    disk: Disk | None = None,
+) -> Path:
+    """One archive, or several as the layers of an image."""
+    folder = tmp_path / "outer" / "folder"
     folder.mkdir(parents=True)
-    archive.unpack(file, folder, limits, halt or threading.Event(), lambda: None)
+    unpacker = Unpacker(folder, limits, halt or threading.Event(), lambda: None, disk)
+    for content in contents:
+        place = unpacker.unpack if len(contents) == 1 else unpacker.unpack_layer
+        place(functools.partial(io.BytesIO, content))
+    unpacker.finish()
     return folder
 
 
@@ -59,7 +74,7 @@ def test_a_damaged_archive_is_refused(tmp_path, name):
 )
 def test_an_archive_beyond_the_limits_is_refused(tmp_path, limits):
     with pytest.raises(OperationFailed) as failure:
-        unpack(tmp_path, built(regular("a"), regular("b"), regular("c")), limits)
+        unpack(tmp_path, built(regular("a"), regular("b"), regular("c")), limits=limits)
     assert failure.value.reason is Reason.BAD_ARCHIVE
 
 
@@ -76,9 +91,92 @@ def test_unpacking_stops_in_the_middle_of_a_large_member(tmp_path):
     def tick():
         nonlocal reads
         reads += 1
-        if reads == 20:
+        if reads == 5:
             halt.set()
 
     with pytest.raises(Stopped):
-        archive.unpack(file, tmp_path / "folder", ROOMY, halt, tick)
+        Unpacker(tmp_path / "folder", ROOMY, halt, tick).unpack(lambda: file.open("rb"))
     assert (tmp_path / "folder" / "payload").stat().st_size < 20_000_000
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd", "none"])
+def test_gzip_zstd_and_plain_tar_are_told_apart_by_their_first_bytes(tmp_path, packing):
+    plain = gzip.decompress(built(regular("run.sh", b"#!/bin/sh\n"), regular("lib.so", b"A" * 100_000)))
+    packed = {"gzip": gzip.compress(plain), "zstd": archives.zstandard(plain), "none": plain}[packing]
+    assert (unpack(tmp_path, packed) / "lib.so").read_bytes() == b"A" * 100_000
+
+
+def test_a_zstd_archive_that_is_cut_off_is_refused(tmp_path):
+    packed = archives.zstandard(gzip.decompress(built(regular("run.sh", os.urandom(500_000)))))
+    for damaged in (packed[: len(packed) // 2], packed[:-2], packed[:100] + b"?" + packed[101:]):
+        with pytest.raises(OperationFailed) as failure:
+            unpack(tmp_path / str(len(damaged)) / str(damaged[100]), damaged)
+        assert failure.value.reason is Reason.BAD_ARCHIVE
+
+
+# layers of an image -------------------------------------------------------------------------------------------
+
+
+def test_a_layer_goes_over_the_lower_ones(tmp_path):
+    lower = built(regular("run.sh", b"old"), regular("kept", b"kept"), symlink("link", "kept"), regular("d/x"))
+    upper = built(regular("run.sh", b"new"), regular("link", b"no link any more"), regular("d", b"a file now"))
+    folder = unpack(tmp_path, lower, upper)
+    assert (folder / "run.sh").read_bytes() == b"new"
+    assert (folder / "kept").read_bytes() == b"kept"
+    assert (folder / "link").read_bytes() == b"no link any more"
+    assert (folder / "d").read_bytes() == b"a file now"
+
+
+def test_whiteouts_take_away_what_lower_layers_brought(tmp_path):
+    lower = built(regular("run.sh"), regular("gone"), regular("tree/a"), regular("tree/b/c"), symlink("link", "tree"))
+    upper = built(regular(".wh.gone"), regular("tree/.wh..wh..opq"), regular("tree/new"), regular(".wh.link"))
+    folder = unpack(tmp_path, lower, upper)
+    left = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    assert left == {"run.sh", "tree", "tree/new"}
+
+
+@pytest.mark.parametrize(
+    "upper",
+    [
+        built(regular("link/evil")),
+        built(regular("link/.wh.victim")),
+        built(regular("link/.wh..wh..opq")),
+        built(regular("../.wh.victim")),
+        built(hardlink("copy", "link/victim")),
+    ],
+    ids=["file", "whiteout", "opaque", "whiteout outside", "hard link"],
+)
+def test_nothing_is_done_through_a_link_of_a_lower_layer(tmp_path, upper):
+    lower = built(regular("dir/victim"), symlink("link", "dir"))
+    with pytest.raises(OperationFailed) as failure:
+        unpack(tmp_path, lower, upper)
+    assert failure.value.reason is Reason.ARCHIVE_ESCAPES
+
+
+def test_a_file_that_a_layer_replaces_does_not_change_its_hard_link(tmp_path):
+    lower = built(regular("a", b"old"), hardlink("b", "a"))
+    folder = unpack(tmp_path, lower, built(regular("a", b"new")))
+    assert ((folder / "a").read_bytes(), (folder / "b").read_bytes()) == (b"new", b"old")
+
+
+# a disk without links -----------------------------------------------------------------------------------------
+
+
+class NoLinks(Disk):
+    def symlink(self, link: Path, target: str) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+
+def test_where_the_disk_knows_no_links_they_become_copies(tmp_path):
+    content = built(
+        regular("lib/real.so", b"A" * 1000),
+        symlink("lib/two.so", "one.so"),
+        symlink("lib/one.so", "real.so"),
+        symlink("all", "lib"),
+        symlink("nowhere", "missing"),
+    )
+    folder = unpack(tmp_path, content, disk=NoLinks())
+    for name in ("lib/one.so", "lib/two.so", "all/real.so"):
+        assert (folder / name).read_bytes() == b"A" * 1000
+        assert not (folder / name).is_symlink()
+    assert not (folder / "nowhere").exists()

@@ -3,77 +3,20 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
-from pathlib import Path
+import time
 
-import httpx2
 import pytest
 
-from agent.downloads import Downloads, Limits
-from agent.failures import OperationFailed
-from agent.job import Job
-from agent.progress import Gauge
-from agent.sources import Sources
-from agent.threads import Threads
-from contracts.messages import Command, Progress
+from contracts.messages import Command
 from domain.operation import Reason
+from tests.agent import fetching
 from tests.agent.archives import digest
+from tests.agent.fetching import Fetcher, failure_of
 from tests.agent.waiting import until
 from tests.agent.web import Web
 
-CONTENT = os.urandom(3_000_000)
+CONTENT = fetching.CONTENT
 HALF = 1_500_000
-
-
-class Fetcher:
-    """Fetches into a folder as a job would."""
-
-    def __init__(self, folder: Path, http: httpx2.AsyncClient, url: str) -> None:
-        self.folder = folder
-        self._http = http
-        self._url = url
-        self._threads = Threads()
-
-    def downloads(self, *, headroom: int = 0, patience: float = 0.0, idle: float = 10.0) -> Downloads:
-        sources = Sources(self._http, self._url, lambda: "my-credential", idle_timeout=idle)
-        downloads = Downloads(self.folder, sources, self._threads, Limits(headroom=headroom, patience=patience))
-        downloads.tidy()
-        return downloads
-
-    async def fetch(self, uri: str, *, sha256: str = "", size: int = 0, downloads: Downloads | None = None) -> Job:
-        command = Command(op_id="op", uri=uri, sha256=sha256, size=size)
-        job = Job(command, Gauge(command, self._ignore, every=3600))
-        try:
-            async with (downloads or self.downloads()).fetched(job) as artifact:
-                assert await asyncio.to_thread(artifact.path.read_bytes) == CONTENT
-                assert artifact.digest == digest(CONTENT)
-        finally:
-            await job.gauge.close()
-        return job
-
-    def kept(self) -> int:
-        """How many bytes of a partial download are here."""
-        return sum(path.stat().st_size for path in self.folder.glob("*.part"))
-
-    def close(self) -> None:
-        self._threads.close()
-
-    async def _ignore(self, _progress: Progress) -> None:
-        pass
-
-
-@pytest.fixture
-async def fetcher(tmp_path: Path, site: Web) -> AsyncIterator[Fetcher]:
-    async with httpx2.AsyncClient() as http:
-        fetcher = Fetcher(tmp_path / "downloads", http, site.url)
-        yield fetcher
-        fetcher.close()
-
-
-async def failure_of(work) -> OperationFailed:
-    with pytest.raises(OperationFailed) as failure:
-        await work
-    return failure.value
 
 
 async def interrupt_at_half(fetcher: Fetcher, site: Web, path: str, **what) -> None:
@@ -136,7 +79,6 @@ async def test_a_source_that_cannot_resume_is_fetched_anew(fetcher, site, how):
 async def test_a_partial_file_that_is_wrong_is_thrown_away_once(fetcher, site):
     """A power cut may leave zeros: that is no reason to call the source a liar."""
     site.serve("/a", CONTENT)
-    fetcher.folder.mkdir()
     (fetcher.folder / f"{digest(CONTENT)}.part").write_bytes(bytes(HALF))
     job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT))
     assert job.bytes_reused == 0
@@ -145,14 +87,12 @@ async def test_a_partial_file_that_is_wrong_is_thrown_away_once(fetcher, site):
 
 async def test_a_partial_file_that_is_too_long_is_thrown_away(fetcher, site):
     site.serve("/a", CONTENT)
-    fetcher.folder.mkdir()
     (fetcher.folder / f"{digest(CONTENT)}.part").write_bytes(CONTENT + b"more")
     job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT))
     assert job.bytes_fetched == len(CONTENT)
 
 
 async def test_a_complete_partial_file_needs_no_source(fetcher, site):
-    fetcher.folder.mkdir()
     (fetcher.folder / f"{digest(CONTENT)}.part").write_bytes(CONTENT)
     job = await fetcher.fetch(f"{site.url}/gone", sha256=digest(CONTENT))
     assert (job.bytes_fetched, job.bytes_reused, site.seen) == (0, len(CONTENT), [])
@@ -160,7 +100,8 @@ async def test_a_complete_partial_file_needs_no_source(fetcher, site):
 
 async def test_a_connection_that_breaks_is_taken_up_again(fetcher, site):
     site.serve("/a", CONTENT, breaks_at=HALF)
-    job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT), downloads=fetcher.downloads(patience=10))
+    fetcher.build(tries=5)
+    job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT))
     assert job.bytes_fetched == len(CONTENT)
     assert len(site.requests("/a")) == 2
 
@@ -182,8 +123,8 @@ async def test_a_source_that_sends_more_than_announced_is_stopped(fetcher, site)
 
 async def test_without_space_nothing_is_asked_of_the_source(fetcher, site):
     site.serve("/a", CONTENT)
-    downloads = fetcher.downloads(headroom=10**18)
-    failure = await failure_of(fetcher.fetch(f"{site.url}/a", size=len(CONTENT), downloads=downloads))
+    fetcher.build(headroom=10**18)
+    failure = await failure_of(fetcher.fetch(f"{site.url}/a", size=len(CONTENT)))
     assert (failure.reason, site.seen) == (Reason.NO_DISK, [])
 
 
@@ -191,9 +132,9 @@ async def test_a_size_that_only_the_source_knows_is_checked_before_the_body(fetc
     free = os.statvfs(fetcher.folder.parent)
     spare = free.f_bavail * free.f_frsize
     file = site.serve("/a", CONTENT, stops_at=65536)
-    downloads = fetcher.downloads(headroom=spare - 100_000_000)
+    fetcher.build(headroom=spare - 100_000_000)
     file.content = b"\0" * 300_000_000
-    failure = await failure_of(fetcher.fetch(f"{site.url}/a", downloads=downloads))
+    failure = await failure_of(fetcher.fetch(f"{site.url}/a"))
     assert failure.reason is Reason.NO_DISK
     assert fetcher.kept() == 0
 
@@ -202,7 +143,8 @@ async def test_a_size_that_only_the_source_knows_is_checked_before_the_body(fetc
     ("status", "headers", "reason", "retry_after"),
     [
         (404, {}, Reason.DOWNLOAD_FAILED, None),
-        (403, {}, Reason.DOWNLOAD_FAILED, None),
+        (401, {}, Reason.SOURCE_DENIED, None),
+        (403, {}, Reason.SOURCE_DENIED, None),
         (410, {}, Reason.DOWNLOAD_FAILED, None),
         (500, {}, Reason.SOURCE_DOWN, None),
         (503, {"Retry-After": "7"}, Reason.SOURCE_DOWN, 7.0),
@@ -222,14 +164,6 @@ async def test_what_a_source_answers_is_what_we_say(fetcher, site, status, heade
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:9/a", "http://no-such-host.invalid/a"], ids=["refused", "no name"])
 async def test_a_source_that_cannot_be_reached_is_down(fetcher, uri):
     assert (await failure_of(fetcher.fetch(uri))).reason is Reason.SOURCE_DOWN
-
-
-async def test_a_source_that_falls_silent_is_down_and_what_came_is_kept(fetcher, site):
-    site.serve("/a", CONTENT, stops_at=HALF)
-    downloads = fetcher.downloads(idle=0.2)
-    failure = await failure_of(fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT), downloads=downloads))
-    assert failure.reason is Reason.SOURCE_DOWN
-    assert fetcher.kept() > 0
 
 
 @pytest.mark.parametrize("uri", ["//evil.example/a", "ftp://host/a", "echo", "", "file://host/a", "javascript:x"])
@@ -270,10 +204,7 @@ async def test_a_redirect_of_the_control_plane_is_not_followed_with_the_credenti
 async def test_two_jobs_on_one_digest_share_one_download_after_another(fetcher, site):
     """The second finds nothing half-written under its hands."""
     site.serve("/a", CONTENT)
-    downloads = fetcher.downloads()
-    await asyncio.gather(
-        *(fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT), downloads=downloads) for _ in range(3))
-    )
+    await asyncio.gather(*(fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT)) for _ in range(3)))
 
 
 async def test_a_digest_that_is_no_digest_names_no_file_outside(fetcher, site, tmp_path):
@@ -287,25 +218,24 @@ async def test_discarding_removes_what_was_kept(fetcher, site):
     site.serve("/a", CONTENT)
     await interrupt_at_half(fetcher, site, "/a", sha256=digest(CONTENT))
     assert fetcher.kept() == HALF
-    await fetcher.downloads().discard(Command(sha256=digest(CONTENT)))
+    await fetcher.downloads.discard(Command(sha256=digest(CONTENT)))
     assert list(fetcher.folder.iterdir()) == []
 
 
 async def test_discarding_does_not_disturb_another_job_on_the_same_artifact(fetcher, site):
     file = site.serve("/a", CONTENT, stops_at=HALF)
-    downloads = fetcher.downloads()
-    other = asyncio.create_task(fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT), downloads=downloads))
+    other = asyncio.create_task(fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT)))
     await until(lambda: fetcher.kept() == HALF, pause=0.01)
-    await asyncio.wait_for(downloads.discard(Command(sha256=digest(CONTENT))), 5)
+    await asyncio.wait_for(fetcher.downloads.discard(Command(sha256=digest(CONTENT))), 5)
     file.gate.set()
     assert (await other).bytes_fetched == len(CONTENT)
 
 
-async def test_what_nobody_asked_for_in_a_week_is_dropped(fetcher, site):
-    fetcher.folder.mkdir()
+async def test_what_nobody_asked_for_in_a_day_is_dropped(fetcher, site):
     old, new = fetcher.folder / "old.part", fetcher.folder / "new.part"
     for path in (old, new):
         path.write_bytes(b"x")
-    os.utime(old, (0, 0))
-    fetcher.downloads()
+    for path, hours in ((old, 25), (new, 23)):
+        os.utime(path, (time.time() - hours * 3600,) * 2)
+    fetcher.downloads.tidy()
     assert list(fetcher.folder.iterdir()) == [new]

@@ -1,0 +1,165 @@
+"""OCI references, indexes and manifests: read, and chosen for a platform. Knows no network."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+DOCKER_HUB = "docker.io"
+_HUB_ADDRESS = "registry-1.docker.io"
+_LONGEST = 1024
+
+INDEX_TYPES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+MANIFEST_TYPES = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+ACCEPTED = ", ".join((*INDEX_TYPES, *MANIFEST_TYPES))
+
+_DIGEST = r"sha256:[0-9a-f]{64}"
+_REFERENCE = re.compile(
+    r"(?P<host>[A-Za-z0-9.-]+(?::[0-9]+)?)/"
+    r"(?P<name>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?"
+    rf"(?:@(?P<digest>{_DIGEST}))?"
+)
+
+
+class NotOci(ValueError):
+    """This is not what a registry holds."""
+
+
+class NoSuchPlatform(NotOci):
+    """The image has no build for this platform."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """registry/name:tag@digest; a digest goes before a tag."""
+
+    host: str
+    name: str
+    tag: str = "latest"
+    digest: str = ""
+
+    @property
+    def wanted(self) -> str:
+        """What a manifest is asked for by."""
+        return self.digest or self.tag
+
+    @property
+    def base_url(self) -> str:
+        """Where the registry speaks: on this machine without TLS, as all clients do it."""
+        address = _HUB_ADDRESS if self.host == DOCKER_HUB else self.host
+        scheme = "http" if is_local(address) else "https"
+        return f"{scheme}://{address}/v2/{self.name}"
+
+    def at(self, digest: str) -> "Reference":
+        """The same place, by digest."""
+        return Reference(self.host, self.name, self.tag, digest)
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.name}" + (f"@{self.digest}" if self.digest else f":{self.tag}")
+
+
+@dataclass(frozen=True)
+class Platform:
+    os: str
+    architecture: str
+    variant: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(part for part in (self.os, self.architecture, self.variant) if part)
+
+
+@dataclass(frozen=True)
+class Layer:
+    digest: str
+    size: int
+
+
+def is_local(address: str) -> bool:
+    host = address.rsplit(":", 1)[0]
+    return host == "localhost" or host.startswith("127.")
+
+
+def is_reference(uri: str) -> bool:
+    """Whether a uri names something in a registry: `oci://...`, or a bare host/name or org/name."""
+    try:
+        read_reference(uri)
+    except NotOci:
+        return False
+    return True
+
+
+def read_reference(uri: str) -> Reference:
+    """Read `oci://host/name:tag`, `host/name@sha256:...` or Docker Hub's `org/name`."""
+    bare = uri.removeprefix("oci://").removeprefix("docker://")
+    if len(bare) > _LONGEST or "://" in bare or "/" not in bare:
+        raise NotOci(f"{uri!r} is no reference to a registry.")
+    first = bare.split("/", 1)[0]
+    has_host = "." in first or ":" in first or first == "localhost"
+    found = _REFERENCE.fullmatch(bare if has_host else f"{DOCKER_HUB}/{bare}")
+    if found is None or ".." in bare:
+        raise NotOci(f"{uri!r} is no reference to a registry.")
+    return Reference(found["host"], found["name"], found["tag"] or "latest", found["digest"] or "")
+
+
+def host_of(uri: str) -> str:
+    """The host for which credentials are kept, of a reference or of a url."""
+    return read_reference(uri).host if is_reference(uri) else urlsplit(uri).netloc.rpartition("@")[2]
+
+
+def read_document(content: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(content)
+    except ValueError as error:
+        raise NotOci("The registry's answer is no JSON.") from error
+    if not isinstance(document, dict):
+        raise NotOci("The registry's answer is no manifest.")
+    return document
+
+
+def is_index(document: dict[str, Any]) -> bool:
+    return document.get("mediaType") in INDEX_TYPES or "manifests" in document
+
+
+def choose(index: dict[str, Any], platform: Platform) -> str:
+    """The digest of the manifest for a platform; `NoSuchPlatform` names what there is."""
+    entries = [(entry, entry.get("platform") or {}) for entry in index.get("manifests") or []]
+    fitting = [(entry, spec) for entry, spec in entries if _fits(spec, platform)]
+    exact = [entry for entry, spec in fitting if spec.get("variant", "") == platform.variant]
+    for entry in [*exact, *(entry for entry, _ in fitting)]:
+        return _digest(entry)
+    there = sorted({f"{spec.get('os', '?')}/{spec.get('architecture', '?')}" for _, spec in entries})
+    raise NoSuchPlatform(f"There is no build for {platform}; there is: {', '.join(there) or 'nothing'}.")
+
+
+def layers(manifest: dict[str, Any]) -> list[Layer]:
+    """The layers, the lowest first."""
+    listed = manifest.get("layers")
+    if not isinstance(listed, list) or not listed:
+        raise NotOci("The manifest has no layers.")
+    return [Layer(_digest(entry), _size(entry)) for entry in listed]
+
+
+def _fits(spec: dict[str, Any], platform: Platform) -> bool:
+    return spec.get("os") == platform.os and spec.get("architecture") == platform.architecture
+
+
+def _digest(entry: dict[str, Any]) -> str:
+    digest = entry.get("digest")
+    if not isinstance(digest, str) or re.fullmatch(_DIGEST, digest) is None:
+        raise NotOci(f"The registry names something by {digest!r}, which is no sha256 digest.")
+    return digest
+
+
+def _size(entry: dict[str, Any]) -> int:
+    size = entry.get("size")
+    if not isinstance(size, int) or size < 0:
+        raise NotOci("The manifest does not say how large its layers are.")
+    return size
