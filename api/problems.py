@@ -163,4 +163,5 @@ def _first_complaint(error: RequestValidationError) -> tuple[str, str]:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return "", "The body is not valid JSON."
-    return ".".join(str(part) for part in first["loc"][1:]), f"{first['msg']}."
+    complaint = first["msg"].removeprefix("Value error, ").rstrip(".")
+    return ".".join(str(part) for part in first["loc"][1:]), f"{complaint}."

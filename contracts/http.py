@@ -25,7 +25,7 @@ def _in_range(labels: dict[str, str]) -> dict[str, str]:
     return labels
 
 
-def _readable(written: str) -> str:
+def readable_budget(written: str) -> str:
     try:
         budget.parse(written)
     except InvalidRequest as refused:
@@ -34,7 +34,7 @@ def _readable(written: str) -> str:
 
 
 CheckedLabels = Annotated[Labels, AfterValidator(_in_range)]
-CheckedBudget = Annotated[str, Field(max_length=64), AfterValidator(_readable)]
+CheckedBudget = Annotated[str, Field(max_length=64), AfterValidator(readable_budget)]
 CheckedBytes = Annotated[int | None, Field(ge=0, le=MOST_BYTES)]
 
 

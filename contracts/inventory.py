@@ -1,11 +1,16 @@
 """HTTP shapes of what nodes have: inventory, drift, and what an admin decides over a node's own word."""
 
 from datetime import datetime
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from contracts.http import MOST_REPLICAS, CheckedBudget, Shape
+from contracts.http import MOST_REPLICAS, Shape, readable_budget
 from contracts.messages import Installed
+
+
+def _readable(written: str | float) -> str:
+    return readable_budget(str(written))
 
 
 class NodeInventory(Shape):
@@ -55,7 +60,7 @@ class MaxReplicasSet(Shape):
 
 
 class VramBudget(Shape):
-    value: CheckedBudget | int
+    value: Annotated[str | int | float, AfterValidator(_readable)]
     """"80%", "0.8", "12GB", "12GiB", a number of bytes; "" is no budget"""
 
 

@@ -9,10 +9,11 @@ from datetime import datetime
 import structlog
 
 from contracts.http import NodeView
-from contracts.inventory import NodeInventory
+from contracts.inventory import BackendSpread, NodeInventory
 from contracts.messages import Installed
 from domain.errors import NoAnswer, NodesmithError
 from domain.node import NodeType
+from domain.selector import EVERYTHING, Selector
 from services.ports import InventoryTable, NodeLink
 
 log = structlog.get_logger()
@@ -39,6 +40,10 @@ class Inventory:
     async def having(self, family: str) -> list[tuple[str, str, Installed]]:
         """Every node that has that backend: id, name, and what it has."""
         return await self.table.having(family)
+
+    async def spread(self, family: str = "", selector: Selector = EVERYTHING) -> list[BackendSpread]:
+        """Which builds of each backend are out there, and who differs from most."""
+        return await self.table.spread(family=family, selector=selector)
 
     async def view(self, node: NodeView) -> NodeInventory:
         return NodeInventory(

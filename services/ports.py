@@ -7,6 +7,7 @@ from typing import Protocol
 
 from contracts.batches import BatchInput, BatchOrder, BatchView, CloseBatch, Member, MemberView
 from contracts.http import HoldView, NodeView, OperationView, RegisterRequest
+from contracts.inventory import BackendSpread
 from contracts.messages import (
     BackendList,
     CancelCommand,
@@ -14,7 +15,6 @@ from contracts.messages import (
     Command,
     CommandReply,
     Heartbeat,
-    Installed,
     Installed,
     OpReply,
     Outcome,
@@ -24,6 +24,7 @@ from contracts.temporal import CancelRequest, OperationInput, OperationRequest, 
 from domain.artifact import Artifact
 from domain.node import HeardNode, NatsCredential
 from domain.operation import Phase, Reason, State
+from domain.selector import EVERYTHING, Selector
 
 
 class NodeRegistry(Protocol):
@@ -110,6 +111,7 @@ class InventoryTable(Protocol):
         self, node_id: str, backends: Sequence[Installed], *, asked_at: datetime, boot_id: str
     ) -> bool: ...
     async def stale(self, *, limit: int, skip: Sequence[str] = ()) -> list[NodeView]: ...
+    async def spread(self, *, family: str = "", selector: Selector = EVERYTHING) -> list[BackendSpread]: ...
 
 
 class Catalogue(Protocol):

@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from api.auth import Admin, Operator, admin, operator
+from api.known import Node
 from api.parts import PartsOf
 from api.problems import responses
-from api.routers.nodes import Node
 from contracts.http import Because, LifeChanged, Running
 from domain.errors import InvalidRequest
 

@@ -2,37 +2,26 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Path
+from fastapi import APIRouter, Depends, Header
 
 from api.auth import Operator, admin, viewer
-from api.parts import Parts, PartsOf
+from api.known import Node, known_node
+from api.parts import PartsOf
 from api.problems import responses
 from contracts.http import Approved, InstallRequest, JobAccepted, NodeView
-from contracts.messages import Installed
-from domain.errors import NoAnswer, UnknownNode
-from domain.node import NodeType
 from domain.operation import Kind
 
 router = APIRouter(prefix="/api/nodes", tags=["nodes"], dependencies=[Depends(viewer)])
 
-Node = Annotated[str, Path(description="Id or name of the node.")]
 IdempotencyKey = Annotated[
     str | None,
     Header(max_length=255, description="The same key again is the same operation, however often it is sent."),
 ]
 
-LIST_LIMIT_S = 5.0
-
-
-@router.get("", responses=responses())
-async def list_nodes(parts: PartsOf) -> list[NodeView]:
-    """All nodes, by name; the status is derived at this moment."""
-    return list(await parts.nodes.list())
-
 
 @router.get("/{node}", responses=responses(400, 404))
 async def get_node(node: Node, parts: PartsOf) -> NodeView:
-    return await _known(parts, node)
+    return await known_node(parts, node)
 
 
 @router.post(
@@ -77,26 +66,3 @@ async def remove(
 ) -> JobAccepted:
     """Remove a backend from one node; waits for an absent node for as long as it takes."""
     return await parts.admission.ask(Kind.REMOVE, node, request, actor=actor, idempotency_key=idempotency_key)
-
-
-@router.get("/{node}/backends", responses=responses(400, 404, 504))
-async def list_backends(node: Node, parts: PartsOf) -> list[Installed]:
-    """What is on the node's disk, asked of the node itself."""
-    known = await _known(parts, node)
-    if known.node_type is not NodeType.BACKEND:
-        return []
-    return await _ask(parts, known)
-
-
-async def _ask(parts: Parts, node: NodeView) -> list[Installed]:
-    answer = await parts.link.list_backends(node.id, within=LIST_LIMIT_S)
-    if answer.error:
-        raise NoAnswer(f"Node {node.name} could not list its backends: {answer.error}", node=node.name)
-    return answer.backends
-
-
-async def _known(parts: Parts, node: str) -> NodeView:
-    known = await parts.nodes.find(node)
-    if known is None:
-        raise UnknownNode(f"There is no node {node}.", node=node)
-    return known

@@ -1,0 +1,87 @@
+"""The list of nodes, for people: filtered, sorted, in pages."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import TypeAdapter
+
+from api.auth import viewer
+from api.parts import PartsOf
+from api.problems import responses
+from contracts.http import NodeView
+from domain.errors import InvalidRequest
+from domain.identity import family_of
+from domain.node import NodeStatus
+from domain.selector import parse
+from store.node_list import SORTS, NodePage, NodeQuery
+
+router = APIRouter(prefix="/api/nodes", tags=["nodes"], dependencies=[Depends(viewer)])
+
+TOTAL, NEXT = "X-Total-Count", "X-Next-Cursor"
+LARGEST_PAGE = 1000
+
+SelectorText = Annotated[
+    str,
+    Query(
+        max_length=2000,
+        description="Labels as in Kubernetes: `a=b`, `a!=b`, `a in (x,y)`, `a notin (x,y)`, `a`, `!a`; a comma is and.",
+        examples=["gpu.vram in (24GB,48GB),zone!=b"],
+    ),
+]
+Backend = Annotated[str, Query(max_length=255, description="Only with this backend.", examples=["echo"])]
+Statuses = Annotated[list[NodeStatus] | None, Query(description="Only in this status; may be given more than once.")]
+Text = Annotated[str, Query(max_length=255, description="A part of the name, the id or the address.")]
+Sort = Annotated[
+    str, Query(max_length=40, description=f"{', '.join(SORTS)}; `-` in front turns it round.", examples=["-created_at"])
+]
+Limit = Annotated[int | None, Query(ge=1, le=LARGEST_PAGE, description="At most so many; without it, all of them.")]
+Cursor = Annotated[str, Query(max_length=2000, description=f"`{NEXT}` of the page before.")]
+
+_HEADERS = {
+    TOTAL: {"description": "How many there are on all pages together.", "schema": {"type": "integer"}},
+    NEXT: {"description": "The cursor of the next page; absent on the last.", "schema": {"type": "string"}},
+    "Link": {"description": '`rel="next"`: the next page.', "schema": {"type": "string"}},
+}
+_NODES = TypeAdapter(list[NodeView])
+
+
+@router.get("", response_model=list[NodeView], responses={200: {"headers": _HEADERS}, **responses(400)})
+async def list_nodes(
+    request: Request,
+    parts: PartsOf,
+    *,
+    status: Statuses = None,
+    selector: SelectorText = "",
+    backend: Backend = "",
+    text: Text = "",
+    sort: Sort = "name",
+    limit: Limit = None,
+    cursor: Cursor = "",
+) -> Response:
+    """The nodes, by name unless told otherwise; the status is derived at this moment."""
+    query = NodeQuery(
+        statuses=_known(status or []),
+        selector=parse(selector),
+        family=family_of(backend) if backend else "",
+        text=text.replace("\0", ""),
+        sort=sort,
+        limit=limit,
+        cursor=cursor,
+    )
+    page = await parts.node_list.page(query)
+    return Response(_NODES.dump_json(page.nodes), media_type="application/json", headers=_headers(request, page))
+
+
+def _known(statuses: list[NodeStatus]) -> list[NodeStatus]:
+    if NodeStatus.UNKNOWN in statuses:
+        known = ", ".join(each for each in NodeStatus if each is not NodeStatus.UNKNOWN)
+        raise InvalidRequest(f"status: There is no such status; use one of {known}.", field="status")
+    return statuses
+
+
+def _headers(request: Request, page: NodePage) -> dict[str, str]:
+    headers = {TOTAL: str(page.total)}
+    if page.next_cursor:
+        following = request.url.include_query_params(cursor=page.next_cursor)
+        headers |= {NEXT: page.next_cursor, "Link": f'<{following.path}?{following.query}>; rel="next"'}
+    return headers
