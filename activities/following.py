@@ -91,8 +91,10 @@ class Following:
     async def _listen(self, reports: Reports) -> NodeWord | None:
         report = await reports.next(self._patience())
         match report:
+            case Outcome(result=Result.INTERRUPTED):
+                return await self._again()
             case Outcome():
-                return NodeWord(outcome=report, accepted=True) if report.result is not Result.INTERRUPTED else None
+                return NodeWord(outcome=report, accepted=True)
             case Progress():
                 self._note(report)
             case None if not self._first_news_due():
@@ -100,6 +102,13 @@ class Following:
                     return word
         await self._news()
         return None
+
+    async def _again(self) -> NodeWord | None:
+        """The agent stopped in the middle and begins nothing by itself: send it again as soon as it is there."""
+        word = await self._send()
+        if word is not None and word.away:
+            return await self._unheard()
+        return word
 
     def _first_news_due(self) -> bool:
         return self._accepted and self._told is None
