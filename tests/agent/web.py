@@ -66,6 +66,12 @@ class Web:
         self.registration_token = "let-me-in"
         self.admin_token = "admin"
         self.approves = True
+        self.left: list[tuple[str, str]] = []
+        """nodes that said goodbye, and which boot did"""
+        self.removed: set[str] = set()
+        """credentials of nodes that were removed"""
+        self.in_use_by = ""
+        """the boot that is the node; every other one is refused"""
         self.lifetime = timedelta(hours=24)
         self.nats_url = ""
         self.issuer: CredentialIssuer | None = None
@@ -81,6 +87,10 @@ class Web:
     def register(self, body: dict[str, Any], bearer: str) -> tuple[int, dict[str, Any]]:
         known = self.nodes.get(body["name"])
         own = known is not None and bearer == known.credential
+        if bearer in self.removed:
+            return 410, {"detail": "Node was removed by an admin."}
+        if self.in_use_by and body.get("boot_id") != self.in_use_by:
+            return 409, {"detail": "Another process is this node already."}
         if not own and bearer != self.registration_token:
             return 401, {"detail": "The registration token is wrong or missing."}
         fresh = None if own else uuid.uuid4().hex
@@ -136,6 +146,9 @@ class _Handler(BaseHTTPRequestHandler):
         if match := re.fullmatch(r"/api/node/([^/]+)/heartbeat", self.path):
             self.web.heartbeats.append(match[1])
             return self._json(200, {"message": "heartbeat received"})
+        if match := re.fullmatch(r"/api/node/([^/]+)/deregister", self.path):
+            self.web.left.append((match[1], body.get("boot_id", "")))
+            return self._json(200, {"message": "node set to offline"})
         return self._json(404, {"detail": "nothing here"})
 
     def do_GET(self) -> None:
