@@ -9,6 +9,7 @@ import structlog
 from agent.node import Agent
 from agent.settings import AgentSettings
 from runtime import logs, process
+from runtime.trust import trusting
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -20,7 +21,7 @@ def main() -> NoReturn:
 
 
 async def run(settings: AgentSettings, stop: asyncio.Event) -> int:
-    async with httpx2.AsyncClient(base_url=settings.url) as http:
+    async with httpx2.AsyncClient(base_url=settings.url, verify=trusting(settings.ca_file)) as http:
         await Agent(settings, http).run(stop)
     log.info("agent.left", name=settings.name)
     return 0

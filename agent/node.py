@@ -24,6 +24,7 @@ from bus.reports import NodeReports
 from contracts.http import RegisterRequest
 from contracts.messages import Heartbeat, Outcome, StopOrder, StopWhy
 from domain.node import Protocol
+from runtime.trust import trusting
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -83,7 +84,9 @@ class Agent:
     ) -> StopWhy:
         """Linked as this node until `stop`, an order that is meant for us, or until we are another one."""
         orders: asyncio.Queue[StopOrder] = asyncio.Queue()
-        bus = node_bus(identity.nats_url, identity.node_id, self._registrar.nats_credential)
+        bus = node_bus(
+            identity.nats_url, identity.node_id, self._registrar.nats_credential, tls=trusting(self._settings.ca_file)
+        )
         operations = Operations(
             self._workshop.journal,
             self._workshop.installer,

@@ -20,7 +20,9 @@ class AgentSettings(BaseSettings):
     url: str = "http://127.0.0.1:8900"
     """the control plane"""
     token_file: Path | None = None
-    """the shared registration token: it only admits"""
+    """the shared registration token, or an invite: it only admits"""
+    ca_file: Path | None = None
+    """the control plane's CA, trusted beside the system's"""
     name: str = Field(default_factory=socket.gethostname, min_length=1)
     home: Path = Path("agent-home")
 
