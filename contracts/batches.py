@@ -1,16 +1,65 @@
-"""Batches: many nodes, one intent. Temporal names and inputs, and what the API says of them."""
+"""Batches: many nodes, one intent. Temporal names and inputs; `contracts.batch_http` has what the API says of them."""
 
 from datetime import datetime
 from enum import auto
 
 from pydantic import Field
 
-from contracts.http import InstallRequest, Shape
+from contracts.batch_http import (
+    ENDED_BATCHES,
+    MOST_TARGETS,
+    BatchAccepted,
+    BatchDetail,
+    BatchPlan,
+    BatchRequest,
+    BatchState,
+    BatchView,
+    MemberView,
+    PlannedMember,
+)
 from contracts.temporal import Payload, Policy, Wanted
 from domain.identity import derived_op_id
 from domain.node import Protocol
-from domain.operation import Kind, Reason, State
+from domain.operation import Reason, State
 from domain.wire import WireEnum
+
+__all__ = [
+    "ADMIT_MEMBERS",
+    "BATCH",
+    "CANCEL_MEMBERS",
+    "CLOSE_BATCH",
+    "ENDED_BATCHES",
+    "MOST_TARGETS",
+    "OPEN_BATCH",
+    "QUERY_PROGRESS",
+    "SIGNAL_CANCEL",
+    "SIGNAL_PAUSE",
+    "SIGNAL_RESUME",
+    "WATCH_MEMBERS",
+    "AdmitMembers",
+    "Admitted",
+    "BatchAccepted",
+    "BatchCarried",
+    "BatchDetail",
+    "BatchInput",
+    "BatchOrder",
+    "BatchPlan",
+    "BatchProgress",
+    "BatchRequest",
+    "BatchState",
+    "BatchView",
+    "CancelMembers",
+    "CloseBatch",
+    "Member",
+    "MemberView",
+    "PlannedMember",
+    "Target",
+    "Verdict",
+    "WatchMembers",
+    "Watched",
+    "batch_workflow_id",
+    "member_op_id",
+]
 
 BATCH = "Batch"
 SIGNAL_PAUSE = "pause"
@@ -24,8 +73,6 @@ WATCH_MEMBERS = "watch_members"
 CANCEL_MEMBERS = "cancel_members"
 CLOSE_BATCH = "close_batch"
 
-MOST_TARGETS = 10_000
-
 
 def batch_workflow_id(batch_id: str) -> str:
     return f"batch:{batch_id}"  # batch:{batch_id}
@@ -34,21 +81,6 @@ def batch_workflow_id(batch_id: str) -> str:
 def member_op_id(batch_id: str, node_id: str) -> str:
     """Known before the operation is: a batch that is asked twice asks for the same operations."""
     return derived_op_id(batch_id, node_id)
-
-
-class BatchState(WireEnum):
-    RUNNING = auto()
-    PAUSED = auto()
-    CANCELLING = auto()
-    COMPLETED = auto()
-    """every member has its result; some may have failed"""
-    STOPPED = auto()
-    """too many failures: the rest was not started"""
-    CANCELLED = auto()
-    UNKNOWN = auto()
-
-
-ENDED_BATCHES = frozenset({BatchState.COMPLETED, BatchState.STOPPED, BatchState.CANCELLED})
 
 
 class Verdict(WireEnum):
@@ -167,93 +199,3 @@ class BatchProgress(Payload):
     running: int = 0
     ended: int = 0
     failures: int = 0
-
-
-# HTTP ---------------------------------------------------------------------------------------------------------
-
-
-class BatchRequest(InstallRequest):
-    """`POST /api/batches`: what, and where: `nodes`, `selector` or `everywhere`."""
-
-    kind: Kind = Kind.INSTALL
-    nodes: list[str] = Field(default_factory=list, max_length=MOST_TARGETS)
-    selector: str = Field(default="", max_length=2000)
-    everywhere: bool = False
-    max_parallel: int = Field(default=20, ge=0, le=MOST_TARGETS)
-    max_failures: int | None = Field(default=None, ge=1, le=MOST_TARGETS)
-    dry_run: bool = False
-
-
-class PlannedMember(Shape):
-    """One node of a plan: what would be done there, and what it would cost."""
-
-    node_id: str
-    node_name: str
-    action: str
-    """install, upgrade, rollback, remove, nothing, skip"""
-    reason: str = ""
-    current_version: str = ""
-    bytes: int = 0
-    free_disk: int | None = None
-    suitable: bool = True
-    outage: str = ""
-    op_id: str | None = None
-
-
-class BatchPlan(Shape):
-    backend: str
-    version: str = ""
-    sha256: str = ""
-    members: list[PlannedMember]
-    targets: int
-    skipped: int
-
-
-class BatchAccepted(Shape):
-    """202: the batch is durable from here on."""
-
-    batch_id: str
-    jobID: str  # noqa: N815 - LocalAI's name
-    statusUrl: str  # noqa: N815
-    message: str
-    jobs: dict[str, str]
-    """node name -> operation id, known before it starts"""
-    skipped: dict[str, str] = Field(default_factory=dict)
-    """node name -> why"""
-
-
-class MemberView(Shape):
-    node_id: str
-    node_name: str
-    op_id: str | None = None
-    joined: bool = False
-    state: str
-    """the state of its operation, or its verdict, or `waiting_for_turn`"""
-    reason: Reason | None = None
-    detail: str = ""
-    percentage: float = 0.0
-
-
-class BatchView(Shape):
-    batch_id: str
-    kind: Kind
-    backend: str
-    family: str
-    version: str = ""
-    state: BatchState
-    detail: str = ""
-    max_parallel: int
-    max_failures: int | None = None
-    requested_by: str = ""
-    note: str = ""
-    retry_of: str | None = None
-    created_at: datetime
-    ended_at: datetime | None = None
-    counts: dict[str, int] = Field(default_factory=dict)
-    """state or verdict -> how many members"""
-    message: str = ""
-    temporal_url: str = ""
-
-
-class BatchDetail(BatchView):
-    members: list[MemberView] = Field(default_factory=list)
