@@ -74,6 +74,7 @@ def _command(task: NodeTask, *, fence: int) -> Command:
         family=wanted.family,
         fence=fence,
         version=wanted.version,
+        mirrors=list(wanted.mirrors),
         sha256=wanted.sha256,
         size=wanted.size,
     )

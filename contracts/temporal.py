@@ -78,6 +78,8 @@ class Wanted(Payload):
     family: str
     version: str = ""
     uri: str = ""
+    mirrors: tuple[str, ...] = ()
+    """where else the same artifact is, in the order in which they are asked"""
     sha256: str = ""
     size: int = 0
     name: str = ""

@@ -25,6 +25,7 @@ from domain.errors import (
 from domain.identity import derived_op_id, new_op_id
 from domain.node import NodeStatus, NodeType
 from domain.operation import ENDED, Kind, State
+from gallery.suitability import capability_of
 from services.gate import Gate, after_start
 from services.intents import Intents, intent_of
 from services.ports import NodeRegistry, Operations
@@ -68,7 +69,7 @@ class Admission:
     ) -> JobAccepted:
         """Admit one operation on one node; returns as soon as the workflow has started."""
         target = admissible(await self.nodes.find(node), node, on_drained=request.on_drained)
-        wanted = self.intents.wanted(kind, request)
+        wanted = self.intents.wanted(kind, request, capability=capability(target))
         if idempotency_key and (known := await self.keys.find(actor, idempotency_key)):
             return _repeat(known, intent_of(wanted), kind)
         asked = OperationRequest(
@@ -116,6 +117,11 @@ def operation_policy(policy: Policy, kind: Kind, request: InstallRequest) -> Pol
     changes: dict[str, timedelta | None] = {"wait_for_node": None} if kind is Kind.REMOVE else {}
     changes |= {name: timedelta(seconds=seconds) for name, seconds in asked.items() if seconds is not None}
     return policy.model_copy(update=changes)
+
+
+def capability(node: NodeView) -> str:
+    """What a meta is resolved with for this node."""
+    return capability_of(node.capability, node.gpu_vendor, node.total_vram)
 
 
 def admissible(node: NodeView | None, asked: str, *, on_drained: bool = False) -> NodeView:

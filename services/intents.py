@@ -18,25 +18,26 @@ class Intents:
     catalogue: Catalogue
     uri_schemes: frozenset[str]
 
-    def wanted(self, kind: Kind, request: InstallRequest) -> Wanted:
-        """What a node will be told to do; raises when it cannot mean anything."""
+    def wanted(self, kind: Kind, request: InstallRequest, *, capability: str = "") -> Wanted:
+        """What a node of that capability will be told to do; raises when it cannot mean anything."""
         if kind not in BRINGS_AN_ARTIFACT:
-            return _by_family(kind, request)
+            return self._by_family(kind, request)
         if not request.backend and not request.uri:
             raise InvalidRequest("backend name or uri required", field="backend")
-        return self._by_uri(kind, request) if request.uri else self._by_name(kind, request)
+        return self._by_uri(kind, request) if request.uri else self._by_name(kind, request, capability)
 
-    def _by_name(self, kind: Kind, request: InstallRequest) -> Wanted:
-        artifact = self.catalogue.resolve(request.backend, request.version)
+    def _by_name(self, kind: Kind, request: InstallRequest, capability: str) -> Wanted:
+        artifact = self.catalogue.resolve(request.backend, request.version, capability=capability)
         if artifact is None:
             asked = f"{request.backend} {request.version}".rstrip()
             raise UnknownBackend(f"No gallery has the backend {asked}.", backend=request.backend)
         return Wanted(
             kind=kind,
             backend=artifact.name,
-            family=family_of(artifact.name, alias=request.alias),
+            family=family_of(artifact.family or artifact.name, alias=request.alias),
             version=artifact.version,
             uri=artifact.uri,
+            mirrors=artifact.mirrors,
             sha256=artifact.sha256 or _bare_digest(request.sha256),
             size=artifact.size,
             alias=request.alias,
@@ -60,19 +61,18 @@ class Intents:
             force=request.force,
         )
 
+    def _by_family(self, kind: Kind, request: InstallRequest) -> Wanted:
+        """Rollback and removal concern what is on the node; a gallery only says which family a name is of."""
+        bare = (request.name or request.backend).rsplit("@", 1)[-1]
+        family = family_of(self.catalogue.family(bare), alias=request.alias)
+        if not family:
+            raise InvalidRequest("backend name required", field="backend")
+        return Wanted(kind=kind, backend=bare or family, family=family, alias=request.alias, force=request.force)
+
 
 def intent_of(wanted: Wanted) -> str:
     """Two requests with one digest are one operation."""
     return intent_digest(kind=wanted.kind, version=wanted.version, uri=wanted.uri, force=wanted.force)
-
-
-def _by_family(kind: Kind, request: InstallRequest) -> Wanted:
-    """Rollback and removal concern what is on the node, not what a gallery has."""
-    family = family_of(request.name or request.backend, alias=request.alias)
-    if not family:
-        raise InvalidRequest("backend name required", field="backend")
-    bare = request.backend.rsplit("@", 1)[-1]
-    return Wanted(kind=kind, backend=bare or family, family=family, alias=request.alias, force=request.force)
 
 
 def _check_uri(uri: str, schemes: frozenset[str]) -> None:
