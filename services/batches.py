@@ -89,7 +89,7 @@ class BatchDesk:
         )
         return await self._begin(batch)
 
-    async def retry(self, batch_id: str, *, actor: str) -> BatchAccepted:
+    async def retry(self, batch_id: str, *, actor: str, note: str = "") -> BatchAccepted:
         """A new batch over the members that did not succeed, with the same version and digest."""
         before = await self.batches.request(batch_id)
         if before is None:
@@ -103,6 +103,7 @@ class BatchDesk:
                 "batch_id": new_op_id(),
                 "targets": tuple(_target(node) for node in found if node is not None),
                 "requested_by": actor,
+                "note": note,
                 "retry_of": batch_id,
                 "created_at": self.clock(),
             }

@@ -9,7 +9,7 @@ from api.auth import Operator, viewer
 from api.parts import IdempotencyKey, PartsOf
 from api.problems import responses
 from contracts.batches import BatchAccepted, BatchDetail, BatchPlan, BatchRequest, BatchView, batch_workflow_id
-from contracts.http import HoldBody, HoldView, Message
+from contracts.http import Because, HoldBody, HoldView, Message
 from domain.errors import UnknownBatch
 from services.batches import ORDERS
 
@@ -48,25 +48,28 @@ async def get_batch(batch_id: BatchId, parts: PartsOf) -> BatchDetail:
 
 
 @router.post("/batches/{batch_id}/retry", status_code=202, responses=responses(400, 404, 409))
-async def retry_batch(batch_id: BatchId, parts: PartsOf, actor: Operator) -> BatchAccepted:
+async def retry_batch(batch_id: BatchId, parts: PartsOf, actor: Operator, body: Because | None = None) -> BatchAccepted:
     """A new batch over the nodes that did not succeed, with the same version and digest."""
-    return await parts.desk.retry(batch_id, actor=actor)
+    return await parts.desk.retry(batch_id, actor=actor, note=body.reason if body else "")
 
 
 @router.post("/batches/{batch_id}/pause", responses=responses(400, 404, 409))
-async def pause_batch(batch_id: BatchId, parts: PartsOf, actor: Operator) -> Message:
+async def pause_batch(batch_id: BatchId, parts: PartsOf, actor: Operator, body: Because | None = None) -> Message:
     """What runs goes on; nothing more is started."""
+    del body  # the audit trail reads it
     return await _order(parts, batch_id, "pause", actor)
 
 
 @router.post("/batches/{batch_id}/resume", responses=responses(400, 404, 409))
-async def resume_batch(batch_id: BatchId, parts: PartsOf, actor: Operator) -> Message:
+async def resume_batch(batch_id: BatchId, parts: PartsOf, actor: Operator, body: Because | None = None) -> Message:
+    del body  # the audit trail reads it
     return await _order(parts, batch_id, "resume", actor)
 
 
 @router.post("/batches/{batch_id}/cancel", responses=responses(400, 404, 409))
-async def cancel_batch(batch_id: BatchId, parts: PartsOf, actor: Operator) -> Message:
+async def cancel_batch(batch_id: BatchId, parts: PartsOf, actor: Operator, body: Because | None = None) -> Message:
     """Nothing more is started, and what this batch started is cancelled; what it only joined goes on."""
+    del body  # the audit trail reads it
     return await _order(parts, batch_id, "cancel", actor)
 
 
@@ -81,8 +84,9 @@ async def hold(body: HoldBody, parts: PartsOf, actor: Operator) -> HoldView:
     return await parts.holding.hold(body.reason, actor=actor)
 
 
-@router.post("/release", responses=responses())
-async def release(parts: PartsOf, actor: Operator) -> HoldView:
+@router.post("/release", responses=responses(400))
+async def release(parts: PartsOf, actor: Operator, body: Because | None = None) -> HoldView:
+    del body  # the audit trail reads it
     return await parts.holding.release(actor=actor)
 
 

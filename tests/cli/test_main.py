@@ -34,9 +34,19 @@ def test_every_command_has_help(name: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("nodes ls", "nodes show", "nodes approve", "backends ls", "backends install"),
+        *(
+            "nodes ls",
+            "nodes show",
+            "nodes approve",
+            "nodes label",
+            "nodes inventory",
+            "backends ls",
+            "backends install",
+        ),
         *("tokens ls", "tokens create", "tokens revoke", "audit"),
         *("ops ls", "ops show", "ops watch", "ops cancel"),
+        *("backends upgrade", "backends rollback", "backends rm", "hold", "release"),
+        *(f"batches {each}" for each in ("ls", "show", "watch", "pause", "resume", "cancel", "retry")),
     ],
 )
 def test_every_client_command_speaks_json_and_can_be_pointed_elsewhere(command: str) -> None:

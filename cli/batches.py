@@ -1,0 +1,199 @@
+"""`nodesmith batches`: one intent for many nodes."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Group
+from rich.markup import escape
+
+from cli.client import read, segment
+from cli.connection import connect
+from cli.options import Home, Json, Reason, Token, Url
+from cli.render import Column, ago, facts, local_time, make_console, print_json, print_json_line, size, table, word
+from cli.render import show as display
+from cli.watch_batch import MEMBERS, fetch_batch, watch_batch
+from contracts.batch_http import BatchAccepted, BatchDetail, BatchPlan, BatchView, PlannedMember
+from contracts.http import Because, Message
+
+BatchId = Annotated[str, typer.Argument(metavar="ID", help="Id of the batch.", show_default=False)]
+
+COLUMNS: list[Column[BatchView]] = [
+    Column("ID", lambda batch: batch.batch_id),
+    Column("WHAT", lambda batch: escape(f"{batch.kind} {batch.backend} {batch.version}".rstrip())),
+    Column("STATE", lambda batch: word(batch.state)),
+    Column("NODES", lambda batch: escape(counts(batch)), may_wrap=True),
+    Column("AGE", lambda batch: ago(batch.created_at), from_width=110),
+    Column("BY", lambda batch: escape(batch.requested_by), from_width=130),
+]
+
+PLAN: list[Column[PlannedMember]] = [
+    Column("NODE", lambda member: escape(member.node_name)),
+    Column("ACTION", lambda member: escape(member.action)),
+    Column("NOW", lambda member: escape(member.current_version)),
+    Column("FETCH", lambda member: size(member.bytes) if member.bytes else "", right=True),
+    Column("FREE DISK", lambda member: size(member.free_disk), right=True),
+    Column("FITS", lambda member: "yes" if member.suitable else "[red]no[/]"),
+    Column("WHY", lambda member: escape(member.reason), may_wrap=True),
+    Column("OUTAGE", lambda member: escape(member.outage), from_width=110),
+]
+
+
+def register(app: typer.Typer) -> None:
+    batches = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+    for name, command in (("ls", list_batches), ("show", show), ("watch", watch)):
+        batches.command(name)(command)
+    for name, command in (("pause", pause), ("resume", resume), ("cancel", cancel), ("retry", retry)):
+        batches.command(name)(command)
+    app.add_typer(batches, name="batches", help="List, show and watch batches; pause, resume, cancel, retry.")
+
+
+def counts(batch: BatchView) -> str:
+    return ", ".join(f"{number} {state.replace('_', ' ')}" for state, number in sorted(batch.counts.items()))
+
+
+def list_batches(
+    *,
+    open_only: Annotated[bool, typer.Option("--open", help="Only those that have not ended.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many, newest first.")] = 50,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """List batches, the newest first."""
+    with connect(url, token, home) as api:
+        batches = [read(BatchView, entry) for entry in api.get("/api/batches", open=open_only, limit=limit)]
+    if as_json:
+        return print_json(batches)
+    console = make_console()
+    if not batches:
+        return console.print("No batch is open." if open_only else "There are no batches yet.")
+    return display(console, table(batches, COLUMNS, console.width))
+
+
+def show(batch_id: BatchId, *, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+    """Show one batch with every node of it."""
+    with connect(url, token, home) as api:
+        batch = fetch_batch(api, batch_id)
+    if as_json:
+        return print_json(batch)
+    console = make_console()
+    return display(console, Group(facts(describe(batch)), "", table(batch.members, MEMBERS, console.width)))
+
+
+def describe(batch: BatchDetail) -> list[tuple[str, str]]:
+    return [
+        ("batch", batch.batch_id),
+        ("what", escape(f"{batch.kind} {batch.backend} {batch.version}".rstrip())),
+        ("state", word(batch.state)),
+        ("", escape(batch.detail)),
+        ("nodes", escape(counts(batch))),
+        ("at a time", str(batch.max_parallel or "all")),
+        ("stops after", f"{batch.max_failures} failures" if batch.max_failures else ""),
+        ("retry of", batch.retry_of or ""),
+        ("asked by", escape(batch.requested_by)),
+        ("why", escape(batch.note)),
+        ("asked", local_time(batch.created_at)),
+        ("ended", local_time(batch.ended_at)),
+        ("run", escape(batch.temporal_url)),
+    ]
+
+
+def watch(batch_id: BatchId, *, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+    """Watch one batch until it ends.
+
+    Exit code: 0 it succeeded on every node, 1 it did not, 130 after Ctrl-C (the batch goes on).
+    """
+    with connect(url, token, home) as api:
+        raise typer.Exit(watch_batch(api, batch_id, as_json=as_json))
+
+
+def pause(
+    batch_id: BatchId,
+    *,
+    reason: Reason = None,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Start nothing more; what runs goes on."""
+    with connect(url, token, home) as api:
+        answer = api.post(f"/api/batches/{segment(batch_id)}/pause", Because(reason=reason or ""))
+    _tell(answer, f"Batch {batch_id} starts nothing more; what runs goes on.", as_json=as_json)
+
+
+def resume(
+    batch_id: BatchId,
+    *,
+    reason: Reason = None,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Go on with a batch that was paused."""
+    with connect(url, token, home) as api:
+        answer = api.post(f"/api/batches/{segment(batch_id)}/resume", Because(reason=reason or ""))
+    _tell(answer, f"Batch {batch_id} goes on.", as_json=as_json)
+
+
+def cancel(
+    batch_id: BatchId,
+    *,
+    reason: Reason = None,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Start nothing more, and cancel what this batch started; what it only joined goes on."""
+    with connect(url, token, home) as api:
+        answer = api.post(f"/api/batches/{segment(batch_id)}/cancel", Because(reason=reason or ""))
+    _tell(answer, f"Cancel accepted.\n  follow it:  nodesmith batches watch {batch_id}", as_json=as_json)
+
+
+def retry(
+    batch_id: BatchId,
+    *,
+    wait: Annotated[bool, typer.Option("--watch", help="Stay until it ends; Ctrl-C leaves it running.")] = False,
+    reason: Reason = None,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Ask again, as a new batch, on the nodes where it did not succeed; version and digest stay the same."""
+    with connect(url, token, home) as api:
+        path = f"/api/batches/{segment(batch_id)}/retry"
+        accepted = read(BatchAccepted, api.post(path, Because(reason=reason or "")))
+        announce(accepted, as_json=as_json, is_watched=wait)
+        if wait:
+            raise typer.Exit(watch_batch(api, accepted.batch_id, as_json=as_json, patient=True))
+
+
+def _tell(answer: object, sentence: str, *, as_json: bool) -> None:
+    message = read(Message, answer)
+    print_json(message) if as_json else typer.echo(sentence)
+
+
+def announce(accepted: BatchAccepted, *, as_json: bool, is_watched: bool = False) -> None:
+    if as_json and is_watched:
+        print_json_line({"type": "accepted", **accepted.model_dump(mode="json")})
+    elif as_json:
+        print_json(accepted)
+    else:
+        typer.echo(announcement(accepted, is_watched=is_watched))
+
+
+def announcement(accepted: BatchAccepted, *, is_watched: bool) -> str:
+    lines = [f"Accepted: batch {accepted.batch_id} on {len(accepted.jobs)} nodes"]
+    lines += [f"  skipped {name}: {why}" for name, why in sorted(accepted.skipped.items())]
+    return "\n".join(lines if is_watched else [*lines, f"  watch it:  nodesmith batches watch {accepted.batch_id}"])
+
+
+def show_plan(plan: BatchPlan) -> None:
+    console = make_console()
+    what = f"{plan.backend} {plan.version}".rstrip()
+    console.print(escape(f"{what}: {plan.targets} nodes, {plan.skipped} left out. Nothing was started."))
+    display(console, table(plan.members, PLAN, console.width))

@@ -1,0 +1,208 @@
+"""Commands that concern many nodes: which route they take, what they show, and how they exit."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.client import ApiClient
+from cli.follow import LinkLost
+from cli.main import make_app
+from cli.watch_batch import follow_batch
+from contracts.batch_http import BatchDetail
+from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
+
+AT = datetime(2026, 11, 16, 3, 0, tzinfo=UTC).isoformat()
+JOB = {"jobID": "op", "statusUrl": "/api/backends/job/op", "message": "started"}
+ACCEPTED = {
+    **JOB,
+    "batch_id": "b",
+    "jobID": "b",
+    "jobs": {"n1": "op1", "n2": "op2"},
+    "skipped": {"n3": "it is drained"},
+}
+PLAN = {
+    "backend": "echo",
+    "version": "2",
+    "targets": 1,
+    "skipped": 1,
+    "members": [
+        {
+            "node_id": "1",
+            "node_name": "n1",
+            "action": "upgrade",
+            "current_version": "1",
+            "bytes": 2000,
+            "free_disk": 9000,
+        },
+        {"node_id": "2", "node_name": "n2", "action": "skip", "reason": "it waits for approval"},
+    ],
+}
+
+
+def batch(state: str, **members: str) -> dict[str, Any]:
+    return {
+        "batch_id": "b",
+        "kind": "upgrade",
+        "backend": "echo",
+        "family": "echo",
+        "version": "2",
+        "state": state,
+        "max_parallel": 20,
+        "created_at": AT,
+        "message": f"{state}: {len(members)} nodes",
+        "members": [{"node_id": name, "node_name": name, "state": each} for name, each in members.items()],
+    }
+
+
+@pytest.fixture
+def script() -> Iterator[ScriptedApi]:
+    with scripted_api() as script:
+        yield script
+
+
+def run(script: ScriptedApi, *arguments: str) -> Result:
+    return CliRunner().invoke(make_app(), [*arguments, "--url", script.url, "--token", "t"])
+
+
+def last_asked(script: ScriptedApi) -> tuple[str, str, Any]:
+    method, path, _, body = script.asked[-1]
+    return method, path, json.loads(body) if body else None
+
+
+@pytest.mark.parametrize(
+    ("command", "route"), [("install", "install"), ("upgrade", "upgrade"), ("rollback", "rollback"), ("rm", "remove")]
+)
+def test_one_node_is_one_operation(script: ScriptedApi, command: str, route: str) -> None:
+    script.on(f"/api/nodes/n1/backends/{route}", as_json(JOB, 202))
+    done = run(script, "backends", command, "echo", "--on", "n1", "--reason", "ticket 7")
+    assert done.exit_code == 0, done.output
+    assert last_asked(script) == ("POST", f"/api/nodes/n1/backends/{route}", {"backend": "echo", "reason": "ticket 7"})
+    assert "nodesmith ops watch op" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        (["--on", "n1", "--on", "n2"], {"nodes": ["n1", "n2"]}),
+        (["--where", "gpu.vendor=nvidia"], {"selector": "gpu.vendor=nvidia"}),
+        (["--all", "--max-parallel", "0", "--max-failures", "1"], {"everywhere": True, "max_failures": 1}),
+    ],
+)
+def test_many_nodes_are_one_batch(script: ScriptedApi, places: list[str], said: dict[str, Any]) -> None:
+    script.on("/api/batches", as_json(ACCEPTED, 202))
+    done = run(script, "backends", "rm", "echo", *places)
+    assert done.exit_code == 0, done.output
+    method, path, body = last_asked(script)
+    assert (method, path) == ("POST", "/api/batches")
+    assert {"kind": "remove", "backend": "echo", **said}.items() <= body.items()
+    assert body.get("max_parallel", 20) == (0 if "--max-parallel" in places else 20)
+    assert "skipped n3: it is drained" in done.stdout
+    assert "nodesmith batches watch b" in done.stdout
+
+
+@pytest.mark.parametrize("places", [[], ["--all", "--on", "n1"], ["--where", "a=b", "--all"]])
+def test_a_command_without_a_place_or_with_two_asks_nobody(script: ScriptedApi, places: list[str]) -> None:
+    done = run(script, "backends", "rm", "echo", *places)
+    assert done.exit_code == 2
+    assert "Say where" in done.output
+    assert script.asked == []
+
+
+@pytest.mark.parametrize("places", [["--all"], ["--on", "n1"]])
+def test_a_dry_run_shows_the_plan_of_each_node(script: ScriptedApi, places: list[str]) -> None:
+    script.on("/api/batches", as_json(PLAN))
+    done = run(script, "backends", "upgrade", "echo", *places, "--dry-run")
+    assert done.exit_code == 0, done.output
+    assert last_asked(script)[2]["dry_run"] is True
+    first, header, upgraded, skipped = done.stdout.splitlines()
+    assert first == "echo 2: 1 nodes, 1 left out. Nothing was started."
+    assert header.split() == ["NODE", "ACTION", "NOW", "FETCH", "FREE", "DISK", "FITS", "WHY", "OUTAGE"]
+    assert upgraded.split() == ["n1", "upgrade", "1", "2.0", "kB", "9.0", "kB", "yes"]
+    assert "it waits for approval" in skipped
+    as_data = run(script, "backends", "upgrade", "echo", *places, "--dry-run", "--json")
+    assert json.loads(as_data.stdout)["members"][0]["action"] == "upgrade"
+
+
+@pytest.mark.parametrize(
+    ("ended", "code"),
+    [
+        (batch("completed", n1="succeeded", n2="nothing_to_do", n3="skipped"), 0),
+        (batch("completed", n1="succeeded", n2="failed"), 1),
+        (batch("completed", n1="succeeded", n2="conflict"), 1),
+        (batch("stopped", n1="failed", n2="not_started"), 1),
+        (batch("cancelled", n1="succeeded"), 1),
+    ],
+)
+def test_watching_a_batch_exits_with_0_only_if_it_succeeded_everywhere(
+    script: ScriptedApi, ended: dict[str, Any], code: int
+) -> None:
+    """S10: what was cancelled or failed is not shown as a success."""
+    script.on("/api/batches", as_json(ACCEPTED, 202))
+    script.on("/api/batches/b", as_json(batch("running", n1="running", n2="queued")), as_json(ended))
+    done = run(script, "backends", "upgrade", "echo", "--all", "--watch")
+    assert done.exit_code == code, done.output
+    assert ("nodesmith batches retry b" in done.stdout) == (code == 1)
+
+
+def test_watching_a_batch_as_json_ends_with_the_batch_as_it_ended(script: ScriptedApi) -> None:
+    script.on("/api/batches/b", as_json(batch("running", n1="running")), as_json(batch("completed", n1="succeeded")))
+    done = run(script, "batches", "watch", "b", "--json")
+    assert done.exit_code == 0, done.output
+    assert [json.loads(line)["state"] for line in done.stdout.splitlines()] == ["running", "completed"]
+
+
+def test_an_api_that_is_away_does_not_end_the_watching_of_a_batch(script: ScriptedApi) -> None:
+    away = as_json({}, 503)
+    script.on("/api/batches/b", as_json(batch("running", n1="running")), away, as_json(batch("completed", n1="failed")))
+    with ApiClient(script.url, "t") as api:
+        news = list(follow_batch(api, "b", pause=lambda _: None))
+    assert [type(each) for each in news] == [BatchDetail, LinkLost, BatchDetail]
+
+
+def test_each_node_is_told_once_in_a_pipe(script: ScriptedApi) -> None:
+    first, then = batch("running", n1="succeeded", n2="running"), batch("completed", n1="succeeded", n2="failed")
+    script.on("/api/batches/b", as_json(first), as_json(then))
+    said = [line[10:] for line in run(script, "batches", "watch", "b").stdout.splitlines()]
+    assert said[:4] == ["n1: succeeded", "running: 2 nodes", "n2: failed", "completed: 2 nodes"]
+
+
+@pytest.mark.parametrize("order", ["pause", "resume", "cancel"])
+def test_orders_to_a_batch_carry_their_reason(script: ScriptedApi, order: str) -> None:
+    script.on(f"/api/batches/b/{order}", as_json({"message": "accepted"}))
+    done = run(script, "batches", order, "b", "--reason", "too hot")
+    assert done.exit_code == 0, done.output
+    assert last_asked(script) == ("POST", f"/api/batches/b/{order}", {"reason": "too hot"})
+
+
+def test_retry_of_a_batch_can_be_watched(script: ScriptedApi) -> None:
+    script.on("/api/batches/old/retry", as_json(ACCEPTED, 202))
+    script.on("/api/batches/b", as_json(batch("completed", n1="succeeded")))
+    done = run(script, "batches", "retry", "old", "--watch")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("Accepted: batch b on 2 nodes\n")
+
+
+def test_batches_are_listed_and_shown(script: ScriptedApi) -> None:
+    listed = {**batch("running"), "counts": {"running": 2, "waiting_for_turn": 5}}
+    script.on("/api/batches", as_json([listed]))
+    script.on("/api/batches/b", as_json(batch("stopped", n1="failed", n2="not_started")))
+    line = run(script, "batches", "ls").stdout.splitlines()[1]
+    assert line.startswith("b   upgrade echo 2  running  2 running, 5 waiting for turn")
+    shown = run(script, "batches", "show", "b").stdout
+    assert all(text in shown for text in ("upgrade echo 2", "stopped", "not_started"))
+
+
+def test_a_hold_says_who_and_why_and_how_to_let_go(script: ScriptedApi) -> None:
+    held = {"held": True, "reason": "freeze", "by": "alice", "since": AT}
+    script.on("/api/hold", as_json(held))
+    script.on("/api/release", as_json({"held": False}))
+    asked = run(script, "hold")
+    assert last_asked(script)[0] == "GET"
+    assert "by alice: freeze" in asked.stdout
+    run(script, "hold", "--reason", "freeze")
+    assert last_asked(script) == ("POST", "/api/hold", {"reason": "freeze"})
+    assert run(script, "release").stdout == "Nothing is held.\n"
