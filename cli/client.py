@@ -17,6 +17,9 @@ from contracts.http import Problem
 
 Shape = TypeVar("Shape", bound=BaseModel)
 
+Given = str | int | bool | list[str] | None
+"""a value of a query; a list is the same name more than once"""
+
 _TIMEOUT = httpx2.Timeout(35.0, connect=5.0)
 _STREAM_TIMEOUT = httpx2.Timeout(40.0, connect=5.0)
 """the API sends a comment every 15 s: longer silence is a dead link"""
@@ -47,11 +50,14 @@ class ApiClient:
     ) -> None:
         self._http.close()
 
-    def get(self, path: str, **query: str | int | bool | None) -> Any:
+    def get(self, path: str, **query: Given) -> Any:
         return self._send("GET", path, params=_given(query))
 
     def post(self, path: str, body: BaseModel | None = None, **query: str | None) -> Any:
         return self._send("POST", path, json=_filled_in(body), params=_given(query))
+
+    def patch(self, path: str, values: Mapping[str, str], **query: str | None) -> Any:
+        return self._send("PATCH", path, json=dict(values), params=_given(query))
 
     def delete(self, path: str, **query: str | None) -> Any:
         return self._send("DELETE", path, params=_given(query))
@@ -83,7 +89,7 @@ class ApiClient:
             raise unreachable(self.url, error) from error
         if response.is_error:
             raise refusal(response)
-        return response.json()
+        return response.json() if response.content else None
 
 
 def segment(name: str) -> str:
@@ -91,7 +97,7 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
-def _given(query: Mapping[str, str | int | bool | None]) -> dict[str, str | int | bool]:
+def _given(query: Mapping[str, Given]) -> dict[str, Given]:
     return {name: value for name, value in query.items() if value is not None}
 
 

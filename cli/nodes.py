@@ -1,10 +1,12 @@
 """`nodesmith nodes`: who is there, how they are, and who waits for approval."""
 
+from typing import Annotated
+
 import typer
 from rich.markup import escape
 
-from cli import node_life
-from cli.client import ApiClient, read, segment
+from cli import labels, node_life
+from cli.client import ApiClient, Given, read, segment
 from cli.connection import connect
 from cli.failures import CommandFailed
 from cli.options import Home, Json, NodeName, Token, Url
@@ -13,6 +15,30 @@ from cli.render import show as display
 from contracts.http import NodeView
 from contracts.messages import Installed
 from domain.node import NodeStatus
+
+Where = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SELECTOR",
+        help="Only with these labels: 'zone=a,gpu.vram in (24GB,48GB),!quarantine'.",
+        show_default=False,
+    ),
+]
+Statuses = Annotated[
+    list[str] | None,
+    typer.Option(metavar="STATUS", help="Only in this status; may be given more than once.", show_default=False),
+]
+Having = Annotated[str | None, typer.Option("--backend", help="Only with this backend installed.", show_default=False)]
+Containing = Annotated[
+    str | None, typer.Option("--text", help="Only with this in the name, the id or the address.", show_default=False)
+]
+Sort = Annotated[
+    str | None,
+    typer.Option(help="name, status, last_heartbeat or created_at; - in front turns it round.", show_default=False),
+]
+
+_NONE_YET = "No node has registered yet. An agent registers by itself: `nodesmith agent --help`."
+_NONE_MATCH = "No node matches."
 
 COLUMNS: list[Column[NodeView]] = [
     Column("NAME", lambda node: escape(node.name), may_wrap=True),
@@ -31,19 +57,32 @@ def register(app: typer.Typer) -> None:
     nodes.command("ls")(list_nodes)
     nodes.command("show")(show)
     nodes.command("approve")(approve)
+    labels.register(nodes)
     node_life.register(nodes)
     app.add_typer(nodes, name="nodes", help="List nodes, look at one; approve, drain, resume, remove.")
 
 
-def list_nodes(*, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+def list_nodes(
+    *,
+    where: Where = None,
+    status: Statuses = None,
+    backend: Having = None,
+    text: Containing = None,
+    sort: Sort = None,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
     """List the nodes, with the status each has at this moment."""
+    asked: dict[str, Given] = {"selector": where, "status": status, "backend": backend, "text": text, "sort": sort}
     with connect(url, token, home) as api:
-        nodes = [read(NodeView, entry) for entry in api.get("/api/nodes")]
+        nodes = [read(NodeView, entry) for entry in api.get("/api/nodes", **asked)]
     if as_json:
         return print_json(nodes)
     console = make_console()
     if not nodes:
-        return console.print("No node has registered yet. An agent registers by itself: `nodesmith agent --help`.")
+        return console.print(_NONE_MATCH if any(asked.values()) else _NONE_YET)
     display(console, table(nodes, COLUMNS, console.width))
     return _hint_at_pending(nodes)
 
@@ -85,7 +124,7 @@ def _backends(listed: list[Installed] | None) -> str:
 
 
 def describe(node: NodeView) -> list[tuple[str, str]]:
-    labels = ", ".join(f"{name}={value}" for name, value in sorted(node.labels.items()))
+    labelled = ", ".join(f"{name}={value}" for name, value in sorted(node.labels.items()))
     return [
         ("name", escape(node.name)),
         ("id", node.id),
@@ -104,7 +143,7 @@ def describe(node: NodeView) -> list[tuple[str, str]]:
         ("ram", _free_of(node.available_ram, node.total_ram)),
         ("vram", _free_of(node.available_vram, node.total_vram)),
         ("gpu", escape(node.gpu_vendor or "")),
-        ("labels", escape(labels)),
+        ("labels", escape(labelled)),
         ("operations", f"{node.open_operations} open"),
     ]
 

@@ -69,6 +69,8 @@ def scripted_api() -> Iterator[ScriptedApi]:
         def do_POST(self) -> None:
             script.take(self)(self)
 
+        do_PATCH = do_DELETE = do_POST  # noqa: N815 - the names that the server calls
+
         def log_message(self, *_: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
