@@ -6,6 +6,7 @@ from typing import NoReturn
 import httpx2
 import structlog
 
+from agent.join import joined_settings
 from agent.node import Agent
 from agent.settings import AgentSettings
 from runtime import logs, process
@@ -15,7 +16,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 def main() -> NoReturn:
-    settings = AgentSettings()
+    settings = joined_settings()
     logs.configure(settings.log_level)
     process.run(lambda stop: run(settings, stop))
 

@@ -51,6 +51,10 @@ class Retirement:
         write_durably(self._path, retired.model_dump_json().encode())
         return retired
 
+    def end(self) -> None:
+        """Invited again."""
+        self._path.unlink(missing_ok=True)
+
     def tell(self, retired: Retired) -> None:
         log.error(
             "agent.retired",

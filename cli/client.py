@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from cli.failures import UNREACHABLE, CommandFailed
 from contracts.http import Problem
+from runtime.trust import trusting
 
 Shape = TypeVar("Shape", bound=BaseModel)
 
@@ -37,10 +39,11 @@ class ServerSentEvent:
 class ApiClient:
     """One API, one token. Every method raises `CommandFailed` when the API cannot or will not."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, ca_file: Path | None = None) -> None:
         self.url = url.rstrip("/")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT)
+        trusted = trusting(ca_file) if self.url.startswith("https:") else True
+        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT, verify=trusted)
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,6 @@
 """Where the API is and with which token: options, environment, or what `nodesmith up` left in the home folder."""
 
+import os
 from pathlib import Path
 
 from cli.client import ApiClient
@@ -9,7 +10,15 @@ from stack.home import Connection, Home, find_home
 
 def connect(url: str | None, token: str | None, home: Path | None) -> ApiClient:
     """Open a client; nothing is sent yet."""
-    return ApiClient(*find(url, token, home))
+    return ApiClient(*find(url, token, home), ca_file=find_ca(home))
+
+
+def find_ca(home: Path | None) -> Path | None:
+    """The CA to trust beside the system's: $NODESMITH_CA_FILE, else that of the home."""
+    if named := os.environ.get("NODESMITH_CA_FILE"):
+        return Path(named)
+    found = Home(find_home(home)).connection()
+    return found.ca_file if found else None
 
 
 def find(url: str | None, token: str | None, home: Path | None) -> tuple[str, str]:

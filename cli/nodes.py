@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from cli import labels, node_life
+from cli import invite, labels, node_life
 from cli.client import ApiClient, Given, read, segment
 from cli.connection import connect
 from cli.failures import CommandFailed
@@ -59,6 +59,7 @@ def register(app: typer.Typer) -> None:
     nodes.command("approve")(approve)
     labels.register(nodes)
     node_life.register(nodes)
+    invite.register(nodes)
     app.add_typer(nodes, name="nodes", help="List nodes, look at one; approve, drain, resume, remove.")
 
 

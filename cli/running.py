@@ -82,6 +82,7 @@ class Terminal:
             ("Console", f"{ready['sign_in_url']}   (this link signs you in once)"),
             ("API docs", ready["docs_url"]),
             ("Temporal Web UI", ready["temporal_ui_url"]),
+            ("For other machines", _invitation(ready)),
             ("Agents", agents or "none"),
             ("Logs", ready["logs"]),
             ("Stop", stop),
@@ -159,7 +160,14 @@ def run_detached(options: Options, view: View) -> None:
 def _detached_command(options: Options) -> list[str]:
     command = [sys.executable, "-P", "-c", "from cli.main import main; main()", "up", "--json"]
     command += ["--home", str(options.home), "--agents", str(options.agents)]
-    return command if options.port_base is None else [*command, "--port-base", str(options.port_base)]
+    command += [] if options.port_base is None else ["--port-base", str(options.port_base)]
+    return command if options.listen is None else [*command, "--listen", options.listen]
+
+
+def _invitation(ready: dict[str, Any]) -> str:
+    """Left out when nobody else reaches it."""
+    url = ready["public_url"]
+    return f"{url}   (let one join: {_command(ready['home'], 'nodes invite')})" if url else ""
 
 
 def _failure(said: str) -> CommandFailed:

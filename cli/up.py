@@ -38,6 +38,15 @@ PortBase = Annotated[
         show_default=False,
     ),
 ]
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        "--listen",
+        metavar="ADDR",
+        help="Open API and NATS for other machines on this address, with TLS; Temporal and PostgreSQL never.",
+        show_default=False,
+    ),
+]
 Detach = Annotated[bool, typer.Option("--detach", help="Return when everything is ready; `down` stops it.")]
 
 
@@ -52,11 +61,12 @@ def up(
     home: HomeOption = None,
     agents: Agents = 3,
     port_base: PortBase = None,
+    listen: Listen = None,
     detach: Detach = False,
     as_json: Json = False,
 ) -> None:
     """Start the whole system on this machine: servers, API, worker and local agents."""
-    options = Options(find_home(home), agents, port_base)
+    options = Options(find_home(home), agents, port_base, listen)
     view: View = Quiet() if as_json else Terminal()
     with _as_failure():
         if detach:

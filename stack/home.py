@@ -30,6 +30,7 @@ class Connection:
     url: str
     token_file: Path
     temporal_ui_url: str = ""
+    ca_file: Path | None = None
 
     def token(self) -> str:
         return self.token_file.read_text().strip()
@@ -84,6 +85,10 @@ class Home:
         return self.folder / "temporal" / "temporal.db"
 
     @property
+    def certificates(self) -> Path:
+        return self.folder / "tls"
+
+    @property
     def ports_file(self) -> Path:
         return self.folder / "ports.json"
 
@@ -111,6 +116,8 @@ class Home:
             "temporal_ui_url": connection.temporal_ui_url,
             "token_file": str(connection.token_file.relative_to(self.folder)),
         }
+        if connection.ca_file is not None:
+            fields["ca_file"] = str(connection.ca_file.relative_to(self.folder))
         write_private(self.connection_file, json.dumps(fields, indent=2) + "\n")
 
     def connection(self) -> Connection | None:
@@ -123,4 +130,5 @@ class Home:
             url=fields["url"],
             token_file=self.folder / fields["token_file"],
             temporal_ui_url=fields.get("temporal_ui_url", ""),
+            ca_file=self.folder / fields["ca_file"] if "ca_file" in fields else None,
         )

@@ -4,10 +4,12 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from bus.credentials import Trust, server_config
+from bus.credentials import Trust, server_config, tls_config
 from stack import binaries
+from stack.certificates import Certificates
 from stack.child import Program
 from stack.files import write_private
+from stack.listening import Listen
 from stack.servers import LOOPBACK
 
 _EXTRA = 'ping_interval: "20s"'
@@ -23,15 +25,30 @@ class NatsServer:
     trust: Trust
     log: Path
     name: str = "nats"
+    listen: Listen | None = None
+    """for other machines too, and then only with TLS"""
+    certificates: Certificates | None = None
 
     @property
     def url(self) -> str:
-        return f"nats://{LOOPBACK}:{self.port}"
+        if self.listen is None:
+            return f"nats://{LOOPBACK}:{self.port}"
+        return self.listen.url("tls", self.port)
+
+    @property
+    def _host(self) -> str:
+        return self.listen.address if self.listen else LOOPBACK
 
     async def prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        text = server_config(self.trust, host=LOOPBACK, port=self.port, extra=_EXTRA)
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        text = server_config(self.trust, host=host, port=self.port, extra=f"{_EXTRA}\n{self._tls()}")
         write_private(self._config, text)
+
+    def _tls(self) -> str:
+        if self.certificates is None:
+            return ""
+        return tls_config(str(self.certificates.server), str(self.certificates.server_key))
 
     @property
     def _config(self) -> Path:
@@ -43,7 +60,7 @@ class NatsServer:
     async def answers(self) -> bool:
         """It greets every connection with one line."""
         try:
-            reader, writer = await asyncio.open_connection(LOOPBACK, self.port)
+            reader, writer = await asyncio.open_connection(self._host, self.port)
         except OSError:
             return False
         try:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stack.certificates import Certificates
 from stack.child import Program
 from stack.external import External
 from stack.home import Home
+from stack.listening import Listen
 from stack.nats import NatsServer
 from stack.ports import Ports
 from stack.postgres import PostgresServer
@@ -55,10 +57,20 @@ class Plan:
     home: Home
     ports: Ports
     external: External
+    listen: Listen | None = None
 
     @property
     def url(self) -> str:
         return f"http://{LOOPBACK}:{self.ports.api}"
+
+    @property
+    def public_url(self) -> str:
+        """How other machines reach the API; empty when they do not."""
+        return self.listen.url("https", self.ports.api) if self.listen else ""
+
+    @property
+    def certificates(self) -> Certificates:
+        return Certificates(self.home.certificates)
 
     @property
     def temporal_ui_url(self) -> str:
@@ -99,6 +111,8 @@ class Plan:
             f"{_AGENT_PREFIX}NAME": name,
             f"{_AGENT_PREFIX}HOME": str(self.home.agents / name),
         }
+        if self.listen is not None:
+            environment[f"{_AGENT_PREFIX}CA_FILE"] = str(self.certificates.ca)
         # an agent is another machine: it knows nothing of the control plane but its address
         return PythonProcess(name, "agent.main", self.home.log(name), environment, withheld=("NODESMITH_",))
 
@@ -111,6 +125,8 @@ class Plan:
             "REGISTRATION_TOKEN_FILE": str(self.home.secret(REGISTRATION_TOKEN)),
             "GALLERY_FOLDER": str(self.home.gallery),
         }
+        if self.listen is not None:
+            settings |= self._opened(self.listen)
         if not self.external.database_url:
             settings["DATABASE_URL"] = self._postgres().url(with_password=False)
             settings["DATABASE_PASSWORD_FILE"] = str(self.home.secret(POSTGRES_PASSWORD))
@@ -122,12 +138,28 @@ class Plan:
             settings["TEMPORAL_UI_URL"] = self._temporal().ui_url
         return {f"NODESMITH_{name}": value for name, value in settings.items()}
 
+    def _opened(self, listen: Listen) -> dict[str, str]:
+        return {
+            "LISTEN_HOST": listen.address,
+            "PUBLIC_URL": self.public_url,
+            "TLS_CERT_FILE": str(self.certificates.server),
+            "TLS_KEY_FILE": str(self.certificates.server_key),
+            "CA_FILE": str(self.certificates.ca),
+        }
+
     def _postgres(self) -> PostgresServer:
         password = read(self.home, POSTGRES_PASSWORD)
         return PostgresServer(self.home.postgres, self.ports.postgres, password, self.home.log("postgres"))
 
     def _nats(self) -> NatsServer:
-        return NatsServer(self.home.nats, self.ports.nats, trust(self.home), self.home.log("nats"))
+        return NatsServer(
+            self.home.nats,
+            self.ports.nats,
+            trust(self.home),
+            self.home.log("nats"),
+            listen=self.listen,
+            certificates=self.certificates if self.listen else None,
+        )
 
     def _temporal(self) -> TemporalServer:
         return TemporalServer(

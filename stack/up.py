@@ -14,6 +14,7 @@ from stack.api import LocalApi
 from stack.errors import StackError
 from stack.external import external_servers
 from stack.home import Connection, Home
+from stack.listening import check_free, resolve
 from stack.lock import HomeLock
 from stack.processes import Plan
 from stack.record import ProcessState
@@ -24,6 +25,8 @@ _POLL = 0.1
 _LONGEST_POLL = 1.0
 _AGENT_PATIENCE = 20.0
 _PENDING = "pending"
+_ON = frozenset({"1", "true", "yes", "on", "t", "y"})
+"""what the api takes for yes"""
 _SETTLED = frozenset({"healthy", "draining"})
 
 
@@ -32,6 +35,8 @@ class Options:
     home: Path
     agents: int = 3
     port_base: int | None = None
+    listen: str | None = None
+    """an address for other machines"""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Ready:
     sign_in_expires_at: str
     temporal_ui_url: str
     token_file: str
+    public_url: str
+    """for other machines; empty without --listen"""
     logs: str
     agents: list[dict[str, str]]
     ports: dict[str, int]
@@ -92,16 +99,31 @@ class Stack:
     def _claim(self) -> Plan:
         """Everything that can be refused is refused here, before the first process."""
         external = external_servers(os.environ)
+        listen = resolve(self.options.listen) if self.options.listen else None
         fresh = self.home.create()
         self._lock = HomeLock.acquire(self.home.lock_file)
         self.note(f"home {self.home.folder}{' (new)' if fresh else ''}")
         record.end_leftovers(self.home.processes_file)
         chosen = ports.choose(self.home, self.options.port_base, self.note)
         secrets.ensure(self.home)
-        return Plan(self.home, chosen, external)
+        plan = Plan(self.home, chosen, external, listen)
+        self._open(plan)
+        return plan
+
+    def _open(self, plan: Plan) -> None:
+        """For other machines: a certificate for the address; and a word about who gets in, and who does not."""
+        if os.environ.get("NODESMITH_AUTO_APPROVE", "").lower() in _ON:
+            self.note("WARNING: NODESMITH_AUTO_APPROVE is on: whoever has the registration token takes part, unseen")
+        if plan.listen is not None:
+            check_free(plan.listen, plan.ports.api, *([] if plan.external.nats_url else [plan.ports.nats]))
+            plan.certificates.ensure(plan.listen.name)
+            self.note(f"open for other machines at {plan.public_url}: `nodesmith nodes invite`")
+        elif plan.certificates.ca.exists():
+            self.note("other machines do not reach this start: --listen opens it for them")
 
     def _connection(self, plan: Plan) -> Connection:
-        connection = Connection(plan.url, self.home.secret(secrets.ADMIN_TOKEN), plan.temporal_ui_url)
+        ca = plan.certificates.ca if plan.listen else None
+        connection = Connection(plan.url, self.home.secret(secrets.ADMIN_TOKEN), plan.temporal_ui_url, ca)
         self.home.write_connection(connection)
         return connection
 
@@ -138,6 +160,7 @@ class Stack:
             sign_in_expires_at=link["expires_at"],
             temporal_ui_url=plan.temporal_ui_url,
             token_file=str(self.home.secret(secrets.ADMIN_TOKEN)),
+            public_url=plan.public_url,
             logs=str(self.home.logs),
             agents=sorted(agents, key=lambda agent: agent["name"]),
             ports=asdict(plan.ports),
