@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 SOURCES := domain contracts runtime gallery store bus services activities workflows workers api agent stack cli
 HOME_DIR ?= .nodesmith
 
-.PHONY: help setup run demo test quick lint types imports unit lock format histories clean
+.PHONY: help setup run demo test quick lint types imports unit lock format histories bench clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,9 @@ format: setup  ## rewrite the sources as ruff likes them
 lock: setup  ## resolve the dependencies anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --only-binary :all: --all-extras --upgrade -q pyproject.toml -o requirements.lock
+
+bench: setup  ## what operations cost, as ratios to a floor in the same run
+	$(BIN)/python -m benchmarks.operations
 
 histories: setup  ## record the histories of new scenarios for the replay tests
 	$(BIN)/python -m tests.replay.record

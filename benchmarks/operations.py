@@ -1,0 +1,177 @@
+"""What an operation costs, as ratios to the floor of the same run: `make bench`."""
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+import psutil
+from temporalio.client import Client
+
+from benchmarks.floor import QUEUE, BareCancel, BareOperation, floor
+from benchmarks.stage import Stage, at_once, p50, p99, simulated, stage, timed, verdict
+from bus.connection import connect_control
+from bus.credentials import CredentialIssuer
+from runtime.settings import ControlSettings
+from runtime.temporal import connect
+
+IN_FLIGHT = 50
+OPERATIONS = 500
+INSTANT = "instant"
+SLOW = "slow"
+
+
+@asynccontextmanager
+async def floors(on: Stage) -> AsyncIterator[Client]:
+    async with AsyncExitStack() as closing:
+        client = await connect(ControlSettings(temporal_address=on.temporal_address))
+        issuer = CredentialIssuer(on.secret("nats-account-seed"))
+        asking = await connect_control(on.nats_url, issuer, name="bench-asks")
+        closing.push_async_callback(asking.close)
+        answering = await connect_control(on.nats_url, issuer, name="bench-answers")
+        closing.push_async_callback(answering.close)
+        await closing.enter_async_context(floor(client, asking, answering))
+        yield client
+
+
+async def bare(client: Client) -> None:
+    await client.execute_workflow(BareOperation.run, "x", id=f"bare-{uuid.uuid4()}", task_queue=QUEUE)
+
+
+async def install(on: Stage, node: str) -> str:
+    """A new backend each time, so that no operation joins another."""
+    body = {"uri": "https://example.invalid/x.tar.gz", "name": f"b-{uuid.uuid4().hex}", "sha256": "0" * 64}
+    answer = await on.http.post(f"/api/nodes/{node}/backends/install", json=body)
+    answer.raise_for_status()
+    op_id: str = answer.json()["jobID"]
+    return op_id
+
+
+class Ends:
+    """Follows the event stream, and tells who waits that an operation ended."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, asyncio.Event] = {}
+        self.running: dict[str, float] = {}
+
+    def of(self, op_id: str) -> asyncio.Event:
+        return self._waiting.setdefault(op_id, asyncio.Event())
+
+    async def follow(self, on: Stage, ready: asyncio.Event) -> None:
+        async with on.http.stream("GET", "/api/events", timeout=None) as stream:
+            async for line in stream.aiter_lines():
+                ready.set()
+                if line.startswith("data:") and '"state"' in line:
+                    data = json.loads(line[5:])
+                    if data["state"] == "running":
+                        self.running[data["op_id"]] = time.perf_counter()
+                    if data["state"] in ("succeeded", "failed", "cancelled", "expired", "dead_letter"):
+                        self.of(data["op_id"]).set()
+
+
+async def whole(on: Stage, ends: Ends, node: str) -> None:
+    await ends.of(await install(on, node)).wait()
+
+
+async def admission(on: Stage, client: Client, nodes: Sequence[str]) -> str:
+    """POST -> 202 beside a bare start_workflow."""
+    started = [
+        await timed(lambda: client.start_workflow(BareOperation.run, "x", id=f"b-{uuid.uuid4()}", task_queue=QUEUE))
+        for _ in range(100)
+    ]
+    asked = [await timed(partial(install, on, nodes[number % len(nodes)])) for number in range(100)]
+    figures = f"(202 in {p50(asked) * 1e3:.1f} ms, bare start {p50(started) * 1e3:.1f} ms)"
+    return verdict("POST -> 202, p50, to a bare start_workflow", p50(asked) / p50(started), bar=3, goal=2) + figures
+
+
+async def throughput(on: Stage, client: Client, ends: Ends, nodes: Sequence[str]) -> str:
+    """Whole operations with instant nodes beside the bare workflow with one NATS activity, alternating."""
+    ours, theirs = 0.0, 0.0
+    for _ in range(2):
+        theirs += await at_once([partial(bare, client)] * OPERATIONS, IN_FLIGHT)
+        ours += await at_once([partial(whole, on, ends, nodes[n % len(nodes)]) for n in range(OPERATIONS)], IN_FLIGHT)
+    figures = f"({2 * OPERATIONS / ours:.0f}/s, bare {2 * OPERATIONS / theirs:.0f}/s)"
+    return (
+        verdict("operations, 50 in flight, to the bare one", theirs / ours, bar=0.7, goal=0.9, more_is_better=True)
+        + figures
+    )
+
+
+async def batch_of_a_hundred(on: Stage, nodes: Sequence[str]) -> str:
+    body = {"uri": "https://example.invalid/x.tar.gz", "name": f"b-{uuid.uuid4().hex}", "sha256": "0" * 64}
+    began = time.perf_counter()
+    answer = await on.http.post("/api/batches", json={**body, "nodes": list(nodes), "max_parallel": 0})
+    answer.raise_for_status()
+    while not (await on.http.get(f"/api/batches/{answer.json()['batch_id']}")).json()["ended_at"]:
+        await asyncio.sleep(0.1)
+    took = time.perf_counter() - began
+    return verdict("100 nodes whose install takes 1 s, all at once", took, bar=6, goal=3, unit="s")
+
+
+async def cancels(on: Stage, client: Client, ends: Ends, nodes: Sequence[str]) -> list[str]:
+    """Fifty cancels at once, from the request to the node's own word, beside signal -> activity -> NATS."""
+    handles = [
+        await client.start_workflow(BareCancel.run, "x", id=f"c-{uuid.uuid4()}", task_queue=QUEUE) for _ in range(50)
+    ]
+
+    async def bare_cancel(number: int) -> float:
+        began = time.perf_counter()
+        await handles[number].signal(BareCancel.cancel)
+        await handles[number].result()
+        return time.perf_counter() - began
+
+    theirs = await asyncio.gather(*(bare_cancel(number) for number in range(50)))
+    ops = await asyncio.gather(*(install(on, node) for node in nodes[:50]))
+    while not all(op_id in ends.running for op_id in ops):
+        await asyncio.sleep(0.05)
+
+    async def cancel(op_id: str) -> float:
+        began = time.perf_counter()
+        (await on.http.post(f"/api/operations/{op_id}/cancel", json={})).raise_for_status()
+        await ends.of(op_id).wait()
+        return time.perf_counter() - began
+
+    ours = await asyncio.gather(*(cancel(op_id) for op_id in ops))
+    return [
+        verdict("cancel -> told as stopped, p99 of 50 at once", p99(ours), bar=2, goal=1, unit="s"),
+        verdict("the same, to the bare signal -> activity -> NATS", p99(ours) / p99(theirs), bar=1.5, goal=1.2),
+    ]
+
+
+async def memory(on: Stage, ends: Ends, nodes: Sequence[str]) -> list[str]:
+    """Does it grow with the operations done? From the 1,000th to the 5,000th."""
+    processes = {name: psutil.Process(pid) for name, pid in on.pids().items() if name in ("api", "worker")}
+    before: dict[str, int] = {}
+    for done in range(1000, 6000, 1000):
+        await at_once([partial(whole, on, ends, nodes[n % len(nodes)]) for n in range(1000)], IN_FLIGHT)
+        if done == 1000:
+            before = {name: each.memory_info().rss for name, each in processes.items()}
+    return [
+        verdict(
+            f"memory of {name}, operation 5,000 to 1,000", each.memory_info().rss / before[name], bar=1.1, goal=1.05
+        )
+        for name, each in processes.items()
+    ]
+
+
+async def main() -> None:
+    async with stage() as on, floors(on) as client:
+        ends, ready = Ends(), asyncio.Event()
+        following = asyncio.create_task(ends.follow(on, ready))
+        await ready.wait()
+        async with simulated(on, 100, prefix=INSTANT, seconds=0.0) as nodes:
+            print(await admission(on, client, nodes), flush=True)
+            print(await throughput(on, client, ends, nodes), flush=True)
+            print(*await memory(on, ends, nodes), sep="\n", flush=True)
+        async with simulated(on, 100, prefix="second", seconds=1.0) as nodes:
+            print(await batch_of_a_hundred(on, nodes), flush=True)
+        async with simulated(on, 50, prefix=SLOW, seconds=60.0) as nodes:
+            print(*await cancels(on, client, ends, nodes), sep="\n", flush=True)
+        following.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

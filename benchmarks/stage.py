@@ -1,0 +1,125 @@
+"""A stack of one's own, with simulated nodes, for a benchmark: started, used, and gone."""
+
+import asyncio
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+NODESMITH = str(Path(sysconfig.get_path("scripts")) / "nodesmith")
+
+
+@dataclass
+class Stage:
+    """A running control plane, and a client of it."""
+
+    home: Path
+    ready: dict[str, Any]
+    http: httpx2.AsyncClient
+
+    @property
+    def temporal_address(self) -> str:
+        return f"127.0.0.1:{self.ready['ports']['temporal']}"
+
+    @property
+    def nats_url(self) -> str:
+        return f"nats://127.0.0.1:{self.ready['ports']['nats']}"
+
+    def secret(self, name: str) -> str:
+        return (self.home / "secrets" / name).read_text().strip()
+
+    def pids(self) -> dict[str, int]:
+        told = subprocess.run(
+            [NODESMITH, "status", "--json", "--home", str(self.home)], capture_output=True, text=True, check=True
+        )
+        return {each["name"]: each["pid"] for each in json.loads(told.stdout)["processes"]}
+
+
+@contextlib.asynccontextmanager
+async def stage(*, port_base: int = 27000) -> AsyncIterator[Stage]:
+    with tempfile.TemporaryDirectory(prefix="nodesmith-bench-") as folder:
+        home = Path(folder) / "home"
+        command = [NODESMITH, "up", "--home", str(home), "--agents", "0", "--port-base", str(port_base)]
+        done = subprocess.run([*command, "--detach", "--json"], capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(done.stderr)
+        ready = json.loads(done.stdout)
+        token = Path(ready["token_file"]).read_text().strip()
+        limits = httpx2.Limits(max_connections=100, max_keepalive_connections=100)
+        try:
+            async with httpx2.AsyncClient(
+                base_url=ready["url"], headers={"Authorization": f"Bearer {token}"}, timeout=60, limits=limits
+            ) as http:
+                yield Stage(home, ready, http)
+        finally:
+            subprocess.run([NODESMITH, "down", "--home", str(home)], check=False, capture_output=True)
+
+
+@contextlib.asynccontextmanager
+async def simulated(
+    stage: Stage, nodes: int, *, prefix: str, seconds: float, size: int = 1000
+) -> AsyncIterator[list[str]]:
+    """That many nodes in a process of their own, all heard; yields their names."""
+    command = [NODESMITH, "simulate", "--home", str(stage.home), "--nodes", str(nodes), "--name-prefix", prefix]
+    player = subprocess.Popen(
+        [*command, "--install-seconds", str(seconds), "--size", str(size)], stdout=subprocess.DEVNULL
+    )
+    try:
+        names = [f"{prefix}-{number}" for number in range(1, nodes + 1)]
+        async with asyncio.timeout(180):
+            while not await _all_healthy(stage, set(names)):
+                await asyncio.sleep(0.5)
+        yield names
+    finally:
+        player.terminate()
+        player.wait(60)
+
+
+async def _all_healthy(stage: Stage, names: set[str]) -> bool:
+    nodes = (await stage.http.get("/api/nodes")).json()
+    return names <= {node["name"] for node in nodes if node["status"] == "healthy"}
+
+
+async def timed(action: Callable[[], Awaitable[Any]]) -> float:
+    began = time.perf_counter()
+    await action()
+    return time.perf_counter() - began
+
+
+async def at_once(actions: Sequence[Callable[[], Awaitable[Any]]], in_flight: int) -> float:
+    """Run all of them, so many at a time; returns the seconds it took."""
+    gate = asyncio.Semaphore(in_flight)
+
+    async def one(action: Callable[[], Awaitable[Any]]) -> None:
+        async with gate:
+            await action()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(one(action) for action in actions))
+    return time.perf_counter() - began
+
+
+def p50(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def p99(values: Sequence[float]) -> float:
+    return sorted(values)[max(0, round(len(values) * 0.99) - 1)]
+
+
+def verdict(what: str, value: float, *, bar: float, goal: float, more_is_better: bool = False, unit: str = "x") -> str:
+    """One line: the figure, the bar, the goal, and whether they hold."""
+    holds = {limit: value >= limit if more_is_better else value <= limit for limit in (bar, goal)}
+    how = "goal" if holds[goal] else "bar" if holds[bar] else "MISSED"
+    sign = ">=" if more_is_better else "<="
+    return f"{what:<58} {value:7.2f} {unit:<3} (bar {sign} {bar:g}, goal {sign} {goal:g})  {how}"
