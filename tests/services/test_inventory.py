@@ -1,0 +1,126 @@
+"""Refreshing inventories: who is asked, who is let rest, what an unanswered question changes."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from contracts.http import NodeView
+from contracts.messages import BackendList, Heartbeat, Installed
+from domain.errors import NoAnswer, NodeAway
+from domain.operation import State
+from services.inventory import Inventory
+from services.witness import Witness
+from store.database import Database
+from store.inventory import InventoryTable
+from store.nodes import Nodes
+from store.operations import OperationTable
+from tests.databases import migrated_template, opened
+from tests.servers import PostgresForTests
+from tests.services.conftest import Join, now
+from tests.services.links import PlayedLink
+from tests.store.transitions import a_request, transition
+from workers.inventory import InventoryKeeper
+
+
+class ListingLink(PlayedLink):
+    """Answers `backend.list` for the nodes it knows; nobody is there for the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disks: dict[str, BackendList] = {}
+        self.asked: list[str] = []
+
+    async def list_backends(self, node_id: str, *, within: float) -> BackendList:
+        self.asked.append(node_id)
+        if node_id not in self.disks:
+            raise NodeAway
+        return self.disks[node_id]
+
+
+@pytest.fixture
+async def database(postgres_server: PostgresForTests) -> AsyncIterator[Database]:
+    """Its own: a look at the fleet sees every node."""
+    url = await postgres_server.create_database(template=await migrated_template(postgres_server))
+    async with opened(url) as database:
+        yield database
+
+
+@pytest.fixture
+def link() -> ListingLink:
+    return ListingLink()
+
+
+@pytest.fixture
+def inventory(database: Database, nodes: Nodes, link: ListingLink) -> Inventory:
+    return Inventory(InventoryTable(database), Witness(link, nodes, now), now)
+
+
+async def heard(nodes: Nodes, node: NodeView, boot_id: str) -> NodeView:
+    await nodes.heartbeats([Heartbeat(node_id=node.id, boot_id=boot_id)], now())
+    found = await nodes.find(node.id)
+    assert found is not None
+    return found
+
+
+def disk(*versions: str) -> BackendList:
+    return BackendList(backends=[Installed(name=f"echo-{version}", version=version) for version in versions])
+
+
+async def test_nodes_are_asked_on_connect_and_after_an_operation_and_else_let_alone(
+    join: Join, nodes: Nodes, operations: OperationTable, inventory: Inventory, link: ListingLink
+) -> None:
+    """Promise 5: what we say is on a node is what is on its disk."""
+    node = await heard(nodes, await join(), "boot-1")
+    link.disks[node.id] = disk("1")
+    assert (await inventory.refresh_stale(), await inventory.refresh_stale()) == (1, 0)
+    assert [each.version for each in await inventory.of_node(node.id)] == ["1"]
+    link.disks[node.id] = disk("1", "2")
+    ended = transition(a_request(node_id=node.id), State.SUCCEEDED)
+    await operations.record(ended.model_copy(update={"ended_at": now()}))
+    assert (await inventory.refresh_stale(), await inventory.refresh_stale()) == (1, 0)
+    assert [(name, each.version) for _, name, each in await inventory.having("echo-2")] == [(node.name, "2")]
+    assert link.asked == [node.id, node.id]
+
+
+async def test_a_node_that_does_not_answer_rests_and_keeps_its_copy(
+    join: Join, nodes: Nodes, inventory: Inventory, link: ListingLink
+) -> None:
+    node = await heard(nodes, await join(), "boot-1")
+    link.disks[node.id] = disk("1")
+    await inventory.refresh(node)
+    del link.disks[node.id]
+    with pytest.raises(NodeAway):
+        await inventory.refresh(node)
+    unhealthy = await nodes.find(node.id)
+    assert unhealthy is not None
+    assert unhealthy.unreachable_since
+    link.asked.clear()
+    assert (await inventory.refresh_stale(), await inventory.refresh_stale()) == (0, 0)
+    assert link.asked == [node.id]
+    assert [each.version for each in await inventory.of_node(node.id)] == ["1"]
+
+
+async def test_a_node_that_cannot_list_keeps_its_copy(
+    join: Join, nodes: Nodes, inventory: Inventory, link: ListingLink
+) -> None:
+    node = await heard(nodes, await join(), "boot-1")
+    link.disks[node.id] = disk("1")
+    await inventory.refresh(node)
+    link.disks[node.id] = BackendList(error="disk broken")
+    with pytest.raises(NoAnswer, match="disk broken"):
+        await inventory.refresh(node)
+    assert [each.version for each in await inventory.of_node(node.id)] == ["1"]
+
+
+async def test_a_node_without_backends_is_not_asked(join: Join, inventory: Inventory, link: ListingLink) -> None:
+    assert await inventory.refresh(await join(node_type="agent")) == []
+    assert not link.asked
+
+
+async def test_one_look_asks_a_whole_fleet_and_survives_whoever_is_away(
+    join: Join, nodes: Nodes, inventory: Inventory, link: ListingLink
+) -> None:
+    fleet = [await heard(nodes, await join(), "boot") for _ in range(5)]
+    link.disks = {node.id: disk("1") for node in fleet[:3]}
+    assert await InventoryKeeper(inventory)._round() == 3
+    assert sorted(link.asked) == sorted(node.id for node in fleet)
