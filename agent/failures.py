@@ -4,7 +4,7 @@ import errno
 
 from domain.operation import Reason
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class OperationFailed(Exception):

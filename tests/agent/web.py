@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs
 
 from bus.credentials import CredentialIssuer
 
@@ -31,6 +32,21 @@ class Served:
     """waits at this byte until `gate` is set"""
     breaks_at: int | None = None
     """closes the connection at this byte, once"""
+    always_breaks_at: int | None = None
+    """closes the connection at this byte, each time"""
+    claims: int | None = None
+    """the Content-Length it tells, whatever it sends"""
+    ignores_if_range: bool = False
+    silent: bool = False
+    """takes the request and says nothing until `gate` is set"""
+    drips: bool = False
+    """a byte now and then"""
+    token: str = ""
+    """the bearer token it wants; `/token` gives it to whoever knows the password"""
+    basic: str = ""
+    """or the credential it wants right away"""
+    cut: bool = False
+    """what waits at `stops_at` is closed, once, instead of going on"""
     gate: threading.Event = field(default_factory=threading.Event)
     reached: threading.Event = field(default_factory=threading.Event)
     """set when `stops_at` was reached"""
@@ -76,10 +92,24 @@ class Web:
         self.nats_url = ""
         self.issuer: CredentialIssuer | None = None
         self.url = ""
+        self.access: dict[str, dict[str, str]] = {}
+        """what the control plane knows of hosts"""
+        self.token = "token-of-the-registry"
+        self.token_credential = ""
+        """what `/token` wants to see; empty is nothing"""
 
     def serve(self, path: str, content: bytes, **how: Any) -> Served:
         self.files[path] = Served(content, **how)
         return self.files[path]
+
+    def challenge(self, file: Served, headers: Message) -> str:
+        """What a request lacks to be served, as WWW-Authenticate says it; empty when nothing is missing."""
+        given = headers.get("Authorization", "")
+        if file.token and given != f"Bearer {file.token}":
+            return f'Bearer realm="{self.url}/token",service="test",scope="repository:x:pull"'
+        if file.basic and given != file.basic:
+            return 'Basic realm="test"'
+        return ""
 
     def requests(self, path: str) -> list[Seen]:
         return [seen for seen in self.seen if seen.path == path]
@@ -155,11 +185,29 @@ class _Handler(BaseHTTPRequestHandler):
         seen = Seen(self.path.partition("?")[0], self.headers)
         self.web.seen.append(seen)
         file = self.web.files.get(seen.path)
+        if seen.path == "/token":
+            return self._token()
+        if re.fullmatch(r"/api/node/[^/]+/sources", seen.path):
+            host = parse_qs(self.path.partition("?")[2])["host"][0]
+            return self._json(200, self.web.access[host]) if host in self.web.access else self._json(404, {})
         if file is None:
             return self._json(404, {"detail": "nothing here"})
+        if challenge := self.web.challenge(file, self.headers):
+            return self._json(401, {"detail": "who are you?"}, {"WWW-Authenticate": challenge})
+        if file.silent:
+            file.reached.set()
+            file.gate.wait(60)
         if file.status != 200:
             return self._json(file.status, {"detail": "not now"}, file.headers)
         return self._send_file(file, seen)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _token(self) -> None:
+        if self.web.token_credential and self.headers.get("Authorization") != self.web.token_credential:
+            return self._json(401, {"detail": "wrong password"})
+        return self._json(200, {"token": self.web.token})
 
     def _send_file(self, file: Served, seen: Seen) -> None:
         start = self._wanted_start(file)
@@ -171,18 +219,19 @@ class _Handler(BaseHTTPRequestHandler):
         if file.etag:
             self.send_header("ETag", file.etag)
         if file.tells_size:
-            self.send_header("Content-Length", str(len(file.content) - start))
+            self.send_header("Content-Length", str((file.claims or len(file.content)) - start))
         else:
             self.send_header("Connection", "close")
         for name, value in file.headers.items():
             self.send_header(name, value)
         self.end_headers()
-        self.close_connection = not file.tells_size
-        return self._send_body(file, start, seen)
+        self.close_connection = not file.tells_size or file.claims is not None
+        return None if self.command == "HEAD" else self._send_body(file, start, seen)
 
     def _wanted_start(self, file: Served) -> int:
         match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        if match is None or not file.ranges or self.headers.get("If-Range", file.etag) != file.etag:
+        changed = self.headers.get("If-Range", file.etag) != file.etag and not file.ignores_if_range
+        if match is None or not file.ranges or changed:
             return 0
         return int(match[1])
 
@@ -190,21 +239,34 @@ class _Handler(BaseHTTPRequestHandler):
         position = start
         try:
             while position < len(file.content):
-                position = self._send_block(file, position)
-                seen.sent = position - start
-                if position == file.breaks_at:
-                    file.breaks_at = None
+                if self._ends_at(file, position):
                     self.close_connection = True
                     return
-                if position == file.stops_at:
-                    file.reached.set()
-                    file.gate.wait(60)
+                position = self._send_block(file, position)
+                seen.sent = position - start
         except OSError:
             self.close_connection = True
 
+    def _ends_at(self, file: Served, position: int) -> bool:
+        """Whether the connection is closed before this byte; waits there if it has to."""
+        if file.always_breaks_at is not None and position >= file.always_breaks_at:
+            return True
+        if position == file.breaks_at:
+            file.breaks_at = None
+            return True
+        if position == file.stops_at:
+            file.reached.set()
+            file.gate.wait(60)
+            was_cut, file.cut = file.cut, False
+            return was_cut
+        return False
+
     def _send_block(self, file: Served, position: int) -> int:
-        marks = [mark for mark in (file.stops_at, file.breaks_at) if mark is not None and mark > position]
-        end = min([position + _BLOCK, len(file.content), *marks])
+        marks = [file.stops_at, file.breaks_at, file.always_breaks_at]
+        ahead = [mark for mark in marks if mark is not None and mark > position]
+        end = min([position + (1 if file.drips else _BLOCK), len(file.content), *ahead])
+        if file.drips and file.gate.wait(0.02):
+            raise OSError("told to stop")
         self.wfile.write(file.content[position:end])
         self.wfile.flush()
         return end
@@ -217,7 +279,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(content)
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
 
 class _Server(ThreadingHTTPServer):
