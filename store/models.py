@@ -126,6 +126,7 @@ class OperationRow(Base):
         Index("ix_operations_node_id_created_at", "node_id", "created_at"),
         Index("ix_operations_node_id_ended_at", "node_id", "ended_at"),
         Index("ix_operations_batch_id", "batch_id", postgresql_where=text("batch_id IS NOT NULL")),
+        Index("ix_operations_ended_at", "ended_at", "op_id", postgresql_where=text("ended_at IS NOT NULL")),
     )
 
     op_id: Mapped[str] = mapped_column(primary_key=True)
@@ -157,6 +158,8 @@ class OperationRow(Base):
     dispatched_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     dismissed_at: Mapped[datetime | None]
+    cleared_at: Mapped[datetime | None]
+    """when somebody cleared the history: it is not listed there any more, and kept for batches and audit"""
 
     phase: Mapped[str | None]
     bytes_done: Mapped[int] = mapped_column(server_default=text("0"))

@@ -30,10 +30,10 @@ def _state_in(states: Iterable[State]) -> ColumnElement[bool]:
     return literal_column(one_of("operations.state", states), Boolean)
 
 
-_IS_OPEN = _state_in(OPEN)
+IS_OPEN = _state_in(OPEN)
 _HAS_ENDED = _state_in(ENDED)
 _IS_NODE_BOUND = _state_in(NODE_BOUND)
-_IS_UNSUCCESSFUL = _state_in(UNSUCCESSFUL) & OperationRow.dismissed_at.is_(None)
+IS_UNSUCCESSFUL = _state_in(UNSUCCESSFUL) & OperationRow.dismissed_at.is_(None)
 
 _LOCK_AND_WAKE = text("SELECT pg_advisory_xact_lock(:lock), pg_notify(:channel, '')")
 
@@ -94,7 +94,7 @@ class OperationTable:
             return bool(written)
 
     async def open_operations(self) -> Sequence[OperationView]:
-        return await self._fetch(select(OperationRow).where(_IS_OPEN).order_by(OperationRow.created_at))
+        return await self._fetch(select(OperationRow).where(IS_OPEN).order_by(OperationRow.created_at))
 
     async def ended_among(self, op_ids: Sequence[str]) -> Sequence[OperationView]:
         """Of these, the ones that have ended: a node that still works on one has to be told."""
@@ -123,7 +123,7 @@ class OperationTable:
         """Newest first. Live: open ones, and those that ended badly until somebody dismisses them."""
         conditions: list[ColumnElement[bool]] = []
         if live:
-            conditions.append(or_(_IS_OPEN, _IS_UNSUCCESSFUL))
+            conditions.append(or_(IS_OPEN, IS_UNSUCCESSFUL))
         if node is not None:
             conditions.append(or_(OperationRow.node_id == node, OperationRow.node_name == node))
         if state is not None:
@@ -154,7 +154,7 @@ class OperationTable:
 
     async def dismiss(self, op_id: str) -> bool:
         """Take an operation that ended badly off the live list; history keeps it."""
-        listed = update(OperationRow).where(OperationRow.op_id == op_id, _IS_UNSUCCESSFUL)
+        listed = update(OperationRow).where(OperationRow.op_id == op_id, IS_UNSUCCESSFUL)
         async with self._database.session() as session:
             done = await session.scalar(listed.values(dismissed_at=self._clock()).returning(OperationRow.op_id))
             return done is not None

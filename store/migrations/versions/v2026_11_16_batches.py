@@ -61,6 +61,13 @@ def upgrade() -> None:
         unique=True,
         postgresql_where=sa.text("released_at IS NULL"),
     )
+    op.add_column("operations", sa.Column("cleared_at", _WHEN))
+    op.create_index(
+        "ix_operations_ended_at",
+        "operations",
+        ["ended_at", "op_id"],
+        postgresql_where=sa.text("ended_at IS NOT NULL"),
+    )
 
 
 def downgrade() -> None:
