@@ -14,14 +14,16 @@ from contracts.temporal import FleetWatch
 from domain.errors import NodesmithError
 from services.lifecycle import Lifecycle
 from services.repair import Repair
+from services.retention import Retention
 
 log = structlog.get_logger()
 
 
 class FleetActivities:
-    def __init__(self, repair: Repair, lifecycle: Lifecycle) -> None:
+    def __init__(self, repair: Repair, lifecycle: Lifecycle, retention: Retention) -> None:
         self._repair = repair
         self._lifecycle = lifecycle
+        self._retention = retention
 
     @activity.defn(name=names.WATCH_FLEET)
     async def watch_fleet(self, watch: FleetWatch) -> None:
@@ -37,6 +39,7 @@ class FleetActivities:
         try:
             await self._repair.once()
             await self._lifecycle.sweep()
+            await self._retention.sweep()
         except NodesmithError as error:
             log.warning("fleet watch: skipped a tick", error=str(error))
 

@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import structlog
 
-from contracts.messages import Answer, Command, CommandReply, Installed, OpStanding, Outcome, Progress, Result
+from contracts.messages import Answer, Command, CommandReply, OpStanding, Outcome, Progress, Result
 from contracts.temporal import NodeTask, NodeWord
 from domain.errors import NoAnswer, NodeAway, ServiceUnavailable
-from domain.operation import Phase, Reason
+from domain.operation import Phase
 from services.ports import NodeLink, Reports
 
 log = structlog.get_logger()
@@ -46,20 +46,6 @@ class Following:
             while word is None and self._time_left() > 0:
                 word = await self._listen(reports)
             return word or NodeWord(accepted=self._accepted)
-
-    async def one_long_request(self) -> NodeWord:
-        """Protocol 1: LocalAI's worker answers at the end, or not within the request timeout."""
-        async with self._link.attach(self._node_id, self._command.op_id) as reports:
-            watching = asyncio.create_task(self._watch(reports))
-            try:
-                reply = await self._link.command(self._node_id, self._command, within=self._time_left())
-            except NodeAway:
-                return NodeWord(away=True)
-            except NoAnswer:
-                return NodeWord(accepted=True)
-            finally:
-                watching.cancel()
-        return NodeWord(outcome=_localai_outcome(self._command, reply), accepted=True)
 
     async def _send(self) -> NodeWord | None:
         """Send the command; None when the node has begun, or when we cannot know."""
@@ -162,29 +148,5 @@ class Following:
         with suppress(ServiceUnavailable):
             await self._tell_phase(self._phase)
 
-    async def _watch(self, reports: Reports) -> None:
-        while True:
-            report = await reports.next(self._policy.silence.total_seconds())
-            if isinstance(report, Progress):
-                self._note(report)
-                await self._news()
-
     def _time_left(self) -> float:
         return self._policy.request_timeout.total_seconds() - (time.monotonic() - self._began)
-
-
-def _localai_outcome(command: Command, reply: CommandReply) -> Outcome:
-    """LocalAI says success or an error; what is on the disk, only its list can tell."""
-    return Outcome(
-        op_id=command.op_id,
-        backend=command.backend,
-        family=command.family,
-        fence=command.fence,
-        result=Result.SUCCEEDED if reply.success else Result.FAILED,
-        reason=None if reply.success else Reason.NODE_ERROR,
-        error=reply.error,
-        changed=reply.success,
-        after=Installed(name=command.backend, family=command.family, version=command.version)
-        if reply.success
-        else None,
-    )

@@ -9,6 +9,7 @@ import structlog
 from temporalio import activity
 
 from activities.following import Following
+from activities.localai import LocalaiWorker
 from contracts import temporal as names
 from contracts.messages import CancelAnswer, CancelCommand, Command
 from contracts.temporal import CancelOrder, CancelWord, NodeTask, NodeWord
@@ -35,15 +36,14 @@ class NodeActivities:
         if not task.on_node and (hold := await self._holds.in_force()):
             return NodeWord(held=f"{hold.reason}, by {hold.by}")
         info = activity.info()
-        following = Following(
+        follow = LocalaiWorker if task.request.protocol is Protocol.LOCALAI else Following
+        following = follow(
             link=self._link,
             task=task,
             command=_command(task, fence=int(info.scheduled_time.timestamp() * 1000)),
             tell_phase=lambda phase: self._runs.report_phase(info.workflow_id or "", task.request.op_id, phase),
         )
         async with _heartbeating(following, every=task.policy.heartbeat_timeout / 4):
-            if task.request.protocol is Protocol.LOCALAI:
-                return await following.one_long_request()
             return await following.until_outcome()
 
     @activity.defn(name=names.CANCEL_ON_NODE)
@@ -81,7 +81,7 @@ def _command(task: NodeTask, *, fence: int) -> Command:
 
 
 @asynccontextmanager
-async def _heartbeating(following: Following, *, every: timedelta) -> AsyncIterator[None]:
+async def _heartbeating(following: Following | LocalaiWorker, *, every: timedelta) -> AsyncIterator[None]:
     """An activity that does not heartbeat never learns that it was cancelled."""
 
     async def beat() -> None:

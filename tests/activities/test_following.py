@@ -28,7 +28,6 @@ from contracts.messages import (
     StopOrder,
 )
 from contracts.temporal import NodeTask, OperationRequest, Policy, Wanted
-from domain.node import Protocol
 from domain.operation import Phase, Reason
 from tests.conftest import NatsFactory
 from tests.servers import NatsForTests
@@ -79,12 +78,11 @@ class Scene:
         self._link = link
         self._node_id = node_id
 
-    def following(self, policy: Policy = QUICK, protocol: Protocol = Protocol.NODESMITH) -> Following:
+    def following(self, policy: Policy = QUICK) -> Following:
         request = OperationRequest(
             op_id=self.op_id,
             node_id=self._node_id,
             node_name="shelf-7",
-            protocol=protocol,
             wanted=Wanted(backend="echo", family="echo", version="2"),
             created_at=datetime.now(UTC),
         )
@@ -218,19 +216,3 @@ async def test_a_restart_of_nats_loses_no_outcome(private_nats: NatsFactory) -> 
         scene.desk.standing = [OpReply(op_id=scene.op_id, standing=OpStanding.ENDED, outcome=scene.ended())]
         await nats.restart()
         assert (await running).outcome == scene.ended()
-
-
-async def test_a_localai_worker_answers_at_the_end(scene: Scene) -> None:
-    scene.desk.answers = [CommandReply(success=True, address="10.0.0.1:50051")]
-    word = await scene.following(protocol=Protocol.LOCALAI).one_long_request()
-    assert word.outcome is not None
-    assert word.outcome.result is Result.SUCCEEDED
-
-
-async def test_a_localai_workers_error_is_a_failure_of_the_node(scene: Scene) -> None:
-    """S7, #9552: reply.success is looked at, not only the transport."""
-    scene.desk.answers = [CommandReply(success=False, error='backend "x" not found')]
-    word = await scene.following(protocol=Protocol.LOCALAI).one_long_request()
-    assert word.outcome is not None
-    assert (word.outcome.result, word.outcome.reason) == (Result.FAILED, Reason.NODE_ERROR)
-    assert "not found" in word.outcome.error

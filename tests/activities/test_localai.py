@@ -1,0 +1,187 @@
+"""LocalAI's workers on the wire they know: one long request, silence, and a list that tells the truth."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from nats.aio.msg import Msg
+
+from activities.localai import LocalaiWorker
+from bus.commands import NodeClient
+from bus.connection import Bus, connect_control, node_bus
+from bus.reports import ReportHub
+from contracts import subjects
+from contracts.messages import BackendList, Command, CommandReply, Installed, Message, Result
+from contracts.temporal import NodeTask, OperationRequest, Policy, Wanted
+from domain.node import Protocol
+from domain.operation import Kind, Phase, Reason
+from tests.servers import NatsForTests
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+class Worker:
+    """Answers on LocalAI's subjects only, as the test says; `subjects` it does not serve have no responders."""
+
+    def __init__(self, bus: Bus, node_id: str) -> None:
+        self._bus = bus
+        self._node_id = node_id
+        self.backends: list[Installed] = []
+        self.heard: list[tuple[str, Command]] = []
+
+    async def serves(self, subject: str, reply: CommandReply, *, installs: Installed | None = None) -> None:
+        async def answer(message: Msg) -> None:
+            self.heard.append((subject, Command.decode(message.data)))
+            if installs is not None:
+                self.backends = [installs]
+            await message.respond(reply.encode() or b"{}")
+
+        await self._bus.subscribe(subject, answer)
+
+    async def lists(self) -> None:
+        async def answer(message: Msg) -> None:
+            await message.respond(_encoded(BackendList(backends=self.backends)))
+
+        await self._bus.subscribe(subjects.list_backends(self._node_id), answer)
+
+
+def _encoded(message: Message) -> bytes:
+    return message.model_dump_json().encode()
+
+
+class Scene:
+    def __init__(self, link: NodeClient, worker: Worker, node_id: str) -> None:
+        self.worker = worker
+        self.node_id = node_id
+        self._link = link
+        self.asked_at = datetime.now(UTC)
+
+    def installed(self, at: datetime | None = None) -> Installed:
+        return Installed(name="llama-cpp", version="7", installed_at=at or self.asked_at + timedelta(seconds=1))
+
+    def asks(self, kind: Kind, *, on_node: bool = False, timeout: float = 10) -> LocalaiWorker:
+        request = OperationRequest(
+            op_id=str(uuid.uuid4()),
+            node_id=self.node_id,
+            node_name="old-shelf",
+            protocol=Protocol.LOCALAI,
+            wanted=Wanted(kind=kind, backend="llama-cpp", family="llama-cpp"),
+            created_at=self.asked_at,
+        )
+        task = NodeTask(request=request, policy=Policy(request_timeout=timedelta(seconds=timeout)), on_node=on_node)
+        command = Command(kind=kind, backend="llama-cpp", family="llama-cpp", op_id=request.op_id)
+        return LocalaiWorker(self._link, task, command, _nobody)
+
+
+async def _nobody(_: Phase) -> None:
+    return
+
+
+@pytest.fixture
+async def scene(nats_server: NatsForTests) -> AsyncIterator[Scene]:
+    node_id = str(uuid.uuid4())
+    control = await connect_control(nats_server.url, nats_server.issuer, name="test")
+    credential = nats_server.issuer.node_credential(node_id, protocol=1, lifetime=timedelta(hours=1))
+    node = node_bus(nats_server.url, node_id, lambda: credential)
+    node.start()
+    await node.wait_up(10)
+    hub = ReportHub(control)
+    await hub.start()
+    try:
+        yield Scene(NodeClient(control, hub), Worker(node, node_id), node_id)
+    finally:
+        await node.close()
+        await control.close()
+
+
+async def test_a_silent_install_succeeds_by_its_reply_alone(scene: Scene) -> None:
+    """S35, S40: silent workers are legal; the reply is the truth."""
+    await scene.worker.serves(subjects.install(scene.node_id), CommandReply(success=True, address="10.0.0.1:50051"))
+    word = await scene.asks(Kind.INSTALL).until_outcome()
+    assert word.outcome is not None
+    assert word.outcome.result is Result.SUCCEEDED
+
+
+async def test_a_refused_install_is_a_failure_with_the_workers_words(scene: Scene) -> None:
+    """S7: the reply's success is looked at, not only that one came."""
+    await scene.worker.serves(subjects.install(scene.node_id), CommandReply(error='backend "x" not found'))
+    word = await scene.asks(Kind.INSTALL).until_outcome()
+    assert word.outcome is not None
+    assert (word.outcome.result, word.outcome.reason) == (Result.FAILED, Reason.NODE_ERROR)
+    assert "not found" in word.outcome.error
+
+
+async def test_an_install_that_left_the_backend_there_says_so(scene: Scene) -> None:
+    """An error although it is on the disk: installed, the process did not start."""
+    await scene.worker.lists()
+    reply = CommandReply(error="process died")
+    await scene.worker.serves(subjects.install(scene.node_id), reply, installs=scene.installed())
+    word = await scene.asks(Kind.INSTALL).until_outcome()
+    assert word.outcome is not None
+    assert word.outcome.reason is Reason.DID_NOT_START
+    assert "installed, process did not start" in word.outcome.error
+
+
+async def test_no_reply_in_time_is_still_installing(scene: Scene) -> None:
+    """S38."""
+    heard = asyncio.Event()
+
+    async def never(_: object) -> None:
+        heard.set()
+
+    await scene.worker._bus.subscribe(subjects.install(scene.node_id), never)
+    word = await scene.asks(Kind.INSTALL, timeout=0.5).until_outcome()
+    assert heard.is_set()
+    assert (word.accepted, word.outcome, word.away) == (True, None, False)
+
+
+async def test_an_upgrade_that_was_sent_before_is_not_sent_again_when_it_is_done(scene: Scene) -> None:
+    await scene.worker.lists()
+    scene.worker.backends = [scene.installed()]
+    await scene.worker.serves(subjects.upgrade(scene.node_id), CommandReply(success=True))
+    word = await scene.asks(Kind.UPGRADE, on_node=True).until_outcome()
+    assert word.outcome is not None
+    assert word.outcome.result is Result.SUCCEEDED
+    assert scene.worker.heard == []
+
+
+async def test_an_upgrade_is_sent_again_when_the_list_shows_no_change(scene: Scene) -> None:
+    await scene.worker.lists()
+    scene.worker.backends = [scene.installed(LONG_AGO)]
+    await scene.worker.serves(subjects.upgrade(scene.node_id), CommandReply(success=True))
+    word = await scene.asks(Kind.UPGRADE, on_node=True).until_outcome()
+    assert word.outcome is not None
+    assert len(scene.worker.heard) == 1
+
+
+async def test_a_worker_without_the_upgrade_subject_gets_an_install_with_force(scene: Scene) -> None:
+    """S37."""
+    await scene.worker.lists()
+    await scene.worker.serves(subjects.install(scene.node_id), CommandReply(success=True))
+    word = await scene.asks(Kind.UPGRADE).until_outcome()
+    assert word.outcome is not None
+    [(_, command)] = scene.worker.heard
+    assert command.force
+
+
+async def test_a_worker_that_is_away_is_away_for_upgrades_too(scene: Scene) -> None:
+    word = await scene.asks(Kind.UPGRADE).until_outcome()
+    assert (word.away, word.outcome) == (True, None)
+
+
+async def test_removing_what_is_not_there_changes_nothing_and_a_refusal_is_a_failure(scene: Scene) -> None:
+    """G7: a refused delete is never recorded as done."""
+    await scene.worker.serves(subjects.delete(scene.node_id), CommandReply(error='backend "x": backend not found'))
+    word = await scene.asks(Kind.REMOVE).until_outcome()
+    assert word.outcome is not None
+    assert (word.outcome.result, word.outcome.changed) == (Result.SUCCEEDED, False)
+
+
+async def test_a_refused_removal_is_a_failure(scene: Scene) -> None:
+    """G7, S44."""
+    await scene.worker.serves(subjects.delete(scene.node_id), CommandReply(error="process survived"))
+    word = await scene.asks(Kind.REMOVE).until_outcome()
+    assert word.outcome is not None
+    assert word.outcome.result is Result.FAILED
