@@ -103,6 +103,12 @@ ERRORS: dict[str, Words] = {
     "no_build_for_node": Words(
         "No build of this backend fits the node.", "Choose another node, or one of the builds that are named."
     ),
+    "unknown_gallery": Words("There is no such gallery.", "`nodesmith galleries ls` lists the galleries."),
+    "gallery_exists": Words("There is a gallery of that name already.", "Choose another name, or remove that one."),
+    "gallery_unreadable": Words("The gallery cannot be read.", "Check its address; the last good copy stays in use."),
+    "upload_exists": Words("That version of that backend is there already.", "Give the archive another version."),
+    "upload_refused": Words("The archive cannot be taken in.", "Pack it with `nodesmith backend pack DIR`."),
+    "unknown_source": Words("Nothing is set for that host.", "`nodesmith sources ls` lists the hosts."),
     "node_pending": Words("The node waits for approval.", "`nodesmith nodes approve NODE`, then ask again."),
     "node_not_for_backends": Words("The node runs no backends.", "Choose a node of type backend."),
     "node_drained": Words("The node is drained.", "Resume it, or ask with on_drained=true."),

@@ -90,6 +90,42 @@ class NoBuildForNode(NodesmithError):
     code = "no_build_for_node"
 
 
+class UnknownGallery(NodesmithError):
+    """There is no such gallery."""
+
+    code = "unknown_gallery"
+
+
+class GalleryExists(NodesmithError):
+    """There is a gallery of that name already."""
+
+    code = "gallery_exists"
+
+
+class GalleryUnreadable(NodesmithError):
+    """The gallery cannot be read."""
+
+    code = "gallery_unreadable"
+
+
+class UploadExists(NodesmithError):
+    """That version of that backend is there already."""
+
+    code = "upload_exists"
+
+
+class UploadRefused(NodesmithError):
+    """The archive cannot be taken in."""
+
+    code = "upload_refused"
+
+
+class UnknownSource(NodesmithError):
+    """Nothing is set for that host."""
+
+    code = "unknown_source"
+
+
 class NodeNotApproved(NodesmithError):
     """The node waits for approval."""
 

@@ -4,6 +4,7 @@ from alembic import context
 
 from store import (
     models_access,  # noqa: F401 - its tables belong to the same metadata
+    models_galleries,  # noqa: F401 - its tables belong to the same metadata
     models_inventory,  # noqa: F401 - its tables belong to the same metadata
 )
 from store.models import Base

@@ -1,0 +1,61 @@
+"""Access to hosts: kept sealed, told in full only to who may use it."""
+
+import pytest
+from sqlalchemy import text
+
+from contracts.galleries import SourceRequest
+from domain.errors import ServiceUnavailable
+from store.database import Database
+from store.sources import SourceTable
+
+SECRET = SourceRequest(username="ada", password="s3cret-word", ca="-----BEGIN-----", proxy="http://me:hush@proxy:3128")
+
+
+async def test_what_is_set_comes_back_whole(database: Database) -> None:
+    sources = SourceTable(database, "key")
+    await sources.put("registry.invalid", SECRET, by="root")
+    access = await sources.access("Registry.invalid:443")
+    assert access is not None
+    assert (access.username, access.password, access.ca, access.proxy) == tuple(SECRET.model_dump().values())
+    assert await sources.access("other.invalid") is None
+
+
+async def test_a_port_of_its_own_goes_before_the_host(database: Database) -> None:
+    sources = SourceTable(database, "key")
+    await sources.put("ports.invalid", SourceRequest(username="any"), by="root")
+    await sources.put("ports.invalid:5000", SourceRequest(username="five"), by="root")
+    told = [await sources.access(host) for host in ("ports.invalid:5000", "ports.invalid:6000", "ports.invalid")]
+    assert [access and access.username for access in told] == ["five", "any", "any"]
+
+
+async def test_neither_the_list_nor_the_table_tells_a_secret(database: Database) -> None:
+    await SourceTable(database, "key").put("sealed.invalid", SECRET, by="root")
+    listed = str(await SourceTable(database, "").list())
+    async with database.session() as session:
+        row = str((await session.execute(text("SELECT * FROM sources WHERE host = 'sealed.invalid'"))).one())
+    for told in (listed, row):
+        assert "ada" in told
+        assert not any(word in told for word in ("s3cret", "hush", "BEGIN"))
+
+
+async def test_a_row_opens_only_with_its_key_and_for_its_host(database: Database) -> None:
+    await SourceTable(database, "key").put("mine.invalid", SECRET, by="root")
+    with pytest.raises(ServiceUnavailable, match="another key"):
+        await SourceTable(database, "other key").access("mine.invalid")
+    async with database.session() as session:
+        await session.execute(text("UPDATE sources SET host = 'evil.invalid' WHERE host = 'mine.invalid'"))
+    with pytest.raises(ServiceUnavailable, match="another key"):
+        await SourceTable(database, "key").access("evil.invalid")
+
+
+async def test_without_a_key_nothing_is_taken_in(database: Database) -> None:
+    with pytest.raises(ServiceUnavailable, match="SOURCES_KEY_FILE"):
+        await SourceTable(database, "").put("open.invalid", SECRET, by="root")
+
+
+async def test_what_is_removed_is_gone(database: Database) -> None:
+    sources = SourceTable(database, "key")
+    await sources.put("gone.invalid", SECRET, by="root")
+    assert await sources.remove("gone.invalid")
+    assert not await sources.remove("gone.invalid")
+    assert await sources.access("gone.invalid") is None
