@@ -123,7 +123,7 @@ def _operation(batch: BatchInput, target: Target, op_id: str) -> OperationInput:
             node_id=target.node_id,
             node_name=target.node_name,
             protocol=target.protocol,
-            wanted=batch.wanted,
+            wanted=batch.builds.get(target.build, batch.wanted),
             requested_by=batch.requested_by,
             note=batch.note,
             batch_id=batch.batch_id,

@@ -32,6 +32,7 @@ STATUS: dict[type[NodesmithError], int] = {
     errors.UnknownNode: 404,
     errors.UnknownOperation: 404,
     errors.UnknownBatch: 404,
+    errors.ConcreteBackend: 409,
     errors.UnknownBackend: 404,
     errors.NoBuildForNode: 409,
     errors.UnknownGallery: 404,

@@ -100,6 +100,8 @@ class Target(Payload):
     node_id: str
     node_name: str
     protocol: Protocol = Protocol.NODESMITH
+    build: str = ""
+    """which of the batch's builds is for this node"""
 
 
 class Member(Payload):
@@ -128,6 +130,8 @@ class BatchInput(Payload):
     batch_id: str
     wanted: Wanted
     """version and digest pinned once, for all"""
+    builds: dict[str, Wanted] = Field(default_factory=dict)
+    """a meta is another build on other hardware: each pinned once"""
     targets: tuple[Target, ...]
     left_out: tuple[Member, ...] = ()
     """skipped when it was asked for, each with its reason"""

@@ -98,6 +98,10 @@ ERRORS: dict[str, Words] = {
     ),
     "unknown_node": Words("There is no such node.", "`nodesmith nodes ls` lists the nodes."),
     "unknown_operation": Words("There is no such operation.", "`nodesmith ops ls` lists the operations."),
+    "concrete_backend_requires_target": Words(
+        "That build is for some hardware only, and was asked for everybody.",
+        "Ask for the alternative that is named, or name the nodes.",
+    ),
     "unknown_batch": Words("There is no such batch.", "`nodesmith batches ls` lists the batches."),
     "unknown_backend": Words("No gallery has that backend.", "`nodesmith backends ls` lists what there is."),
     "no_build_for_node": Words(

@@ -72,6 +72,12 @@ class UnknownOperation(NodesmithError):
     code = "unknown_operation"
 
 
+class ConcreteBackend(NodesmithError):
+    """That build is for some hardware only, and was asked for everybody."""
+
+    code = "concrete_backend_requires_target"
+
+
 class UnknownBatch(NodesmithError):
     """There is no such batch."""
 

@@ -20,11 +20,20 @@ from contracts.batches import (
 from contracts.http import NodeView
 from contracts.messages import Installed
 from contracts.temporal import Policy, Wanted
-from domain.errors import InvalidRequest, NotRetryable, OperationEnded, UnknownBatch, UnknownNode
+from domain.errors import (
+    ConcreteBackend,
+    InvalidRequest,
+    NoBuildForNode,
+    NotRetryable,
+    OperationEnded,
+    UnknownBatch,
+    UnknownNode,
+)
 from domain.identity import derived_op_id, new_op_id
 from domain.node import NodeStatus, NodeType
 from domain.operation import Kind, State
 from domain.selector import parse
+from gallery.suitability import capability_of
 from services.admission import STARTED, operation_policy
 from services.intents import Intents
 from services.ports import BatchRegistry, Inventory, NodeRegistry, OperationRuns
@@ -40,10 +49,16 @@ FAILED = frozenset({State.FAILED, State.EXPIRED, State.DEAD_LETTER, Verdict.NOT_
 class Plan:
     """What a batch would do, node by node."""
 
-    wanted: Wanted
+    builds: dict[str, Wanted]
+    """capability of a node -> what it is told"""
     targets: tuple[NodeView, ...]
     left_out: tuple[Member, ...]
     installed: dict[str, Installed]
+
+    @property
+    def wanted(self) -> Wanted:
+        """What it is about, for those who need one name for it."""
+        return next(iter(self.builds.values()))
 
 
 @dataclass(frozen=True)
@@ -77,7 +92,8 @@ class BatchDesk:
         batch = BatchInput(
             batch_id=derived_op_id("batch", actor, idempotency_key) if idempotency_key else new_op_id(),
             wanted=plan.wanted,
-            targets=tuple(_target(node) for node in plan.targets),
+            builds=plan.builds,
+            targets=tuple(_target(node, _build_of(node)) for node in plan.targets),
             left_out=plan.left_out,
             max_parallel=request.max_parallel,
             max_failures=_max_failures(request),
@@ -101,7 +117,7 @@ class BatchDesk:
         again = before.model_copy(
             update={
                 "batch_id": new_op_id(),
-                "targets": tuple(_target(node) for node in found if node is not None),
+                "targets": tuple(_target(node, _build_of(node)) for node in found if node is not None),
                 "requested_by": actor,
                 "note": note,
                 "retry_of": batch_id,
@@ -130,15 +146,44 @@ class BatchDesk:
         )
 
     async def _plan(self, request: BatchRequest) -> Plan:
-        wanted = self.intents.wanted(request.kind, request)
+        self._refuse_concrete(request)
         chosen = await self._chosen(request)
-        having = {node_id: installed for node_id, _, installed in await self.inventory.having(wanted.family)}
-        left_out = [member for node in chosen if (member := _why_not(node, wanted, having, request))]
+        builds, unsuited = self._builds(request, chosen)
+        family = next(iter(builds.values())).family
+        having = {node_id: installed for node_id, _, installed in await self.inventory.having(family)}
+        suited = [node for node in chosen if node.id not in {each.node_id for each in unsuited}]
+        left_out = [member for node in suited if (member := _why_not(node, family, having, request))]
         skipped = {member.node_id for member in left_out}
-        targets = tuple(node for node in chosen if node.id not in skipped)
+        targets = tuple(node for node in suited if node.id not in skipped)
         if not targets:
-            raise _nobody(wanted, left_out)
-        return Plan(wanted, targets, tuple(left_out), having)
+            raise _nobody(request.kind, family, [*unsuited, *left_out])
+        return Plan(builds, targets, (*unsuited, *left_out), having)
+
+    def _builds(self, request: BatchRequest, chosen: Sequence[NodeView]) -> tuple[dict[str, Wanted], list[Member]]:
+        """Pin what each kind of node is told, once; nodes that no build fits are left out by name."""
+        builds: dict[str, Wanted] = {}
+        unsuited: list[Member] = []
+        for node in chosen:
+            capability = _build_of(node)
+            try:
+                builds.setdefault(capability, self.intents.wanted(request.kind, request, capability=capability))
+            except NoBuildForNode as nothing:
+                unsuited.append(_left_member(node, Verdict.SKIPPED, nothing.message))
+        if not builds:
+            raise InvalidRequest(unsuited[0].detail if unsuited else "No node is left to do it on.", field="backend")
+        return builds, unsuited
+
+    def _refuse_concrete(self, request: BatchRequest) -> None:
+        """A build for some hardware goes to nodes that somebody named, never to everybody."""
+        if request.nodes or request.uri or request.kind is Kind.REMOVE:
+            return
+        alternative = self.intents.catalogue.concrete_alternative(request.backend)
+        if alternative is not None:
+            instead = f" Ask for {alternative}, which is the right build on every node." if alternative else ""
+            raise ConcreteBackend(
+                f"{request.backend} is a build for some hardware only and cannot go to every node.{instead}",
+                meta_alternative=alternative,
+            )
 
     async def _chosen(self, request: BatchRequest) -> Sequence[NodeView]:
         ways = [bool(request.nodes), bool(request.selector), request.everywhere]
@@ -162,7 +207,7 @@ class BatchDesk:
         return node
 
 
-def _why_not(node: NodeView, wanted: Wanted, having: dict[str, Installed], request: BatchRequest) -> Member | None:
+def _why_not(node: NodeView, family: str, having: dict[str, Installed], request: BatchRequest) -> Member | None:
     """Why this node is left out, in words; None when it takes part."""
     verdict, why = Verdict.SKIPPED, ""
     if node.node_type is not NodeType.BACKEND:
@@ -171,24 +216,26 @@ def _why_not(node: NodeView, wanted: Wanted, having: dict[str, Installed], reque
         why = "it waits for approval"
     elif node.drained_at is not None and not request.on_drained:
         why = "it is drained"
-    elif wanted.kind in NEEDS_IT_INSTALLED and node.id not in having:
-        why = f"{wanted.backend} is not installed there"
-    elif wanted.kind is Kind.REMOVE and node.id not in having:
-        verdict, why = Verdict.NOTHING_TO_DO, f"{wanted.backend} is not installed there"
-    if not why:
-        return None
+    elif request.kind in NEEDS_IT_INSTALLED and node.id not in having:
+        why = f"{family} is not installed there"
+    elif request.kind is Kind.REMOVE and node.id not in having:
+        verdict, why = Verdict.NOTHING_TO_DO, f"{family} is not installed there"
+    return _left_member(node, verdict, why) if why else None
+
+
+def _left_member(node: NodeView, verdict: Verdict, why: str) -> Member:
     return Member(node_id=node.id, node_name=node.name, verdict=verdict, detail=why)
 
 
-def _nobody(wanted: Wanted, left_out: Sequence[Member]) -> InvalidRequest:
-    if wanted.kind in NEEDS_IT_INSTALLED:
-        return InvalidRequest(f"{wanted.backend} is not installed on any of these nodes.", field="nodes")
+def _nobody(kind: Kind, family: str, left_out: Sequence[Member]) -> InvalidRequest:
+    if kind in NEEDS_IT_INSTALLED:
+        return InvalidRequest(f"{family} is not installed on any of these nodes.", field="nodes")
     named = "; ".join(f"{each.node_name}: {each.detail}" for each in left_out[:5])
     return InvalidRequest(f"No node is left to do it on. {named}".rstrip(), field="nodes")
 
 
 def _would(plan: Plan, node: NodeView) -> PlannedMember:
-    installed, wanted = plan.installed.get(node.id), plan.wanted
+    installed, wanted = plan.installed.get(node.id), plan.builds[_build_of(node)]
     same = installed is not None and wanted.sha256 and installed.digest.endswith(wanted.sha256) and not wanted.force
     brings = wanted.kind in (Kind.INSTALL, Kind.UPGRADE)
     fits = node.available_disk is None or not brings or node.available_disk > wanted.size
@@ -205,12 +252,16 @@ def _would(plan: Plan, node: NodeView) -> PlannedMember:
     )
 
 
+def _build_of(node: NodeView) -> str:
+    return capability_of(node.capability, node.gpu_vendor, node.total_vram)
+
+
 def _left_out(member: Member) -> PlannedMember:
     return PlannedMember(node_id=member.node_id, node_name=member.node_name, action="skip", reason=member.detail)
 
 
-def _target(node: NodeView) -> Target:
-    return Target(node_id=node.id, node_name=node.name, protocol=node.protocol)
+def _target(node: NodeView, build: str) -> Target:
+    return Target(node_id=node.id, node_name=node.name, protocol=node.protocol, build=build)
 
 
 def _max_failures(request: BatchRequest) -> int | None:
