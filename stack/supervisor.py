@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -76,7 +77,7 @@ class Keeper:
     async def _until_dead(self) -> None:
         if self._child is not None:
             code = await self._child.wait()
-            self.state.last_words = f"exit code {code}: {self._child.last_words()}"
+            self.state.last_words = _obituary(code, self._child)
         self._child = None
         self.state.pid = self.state.born = None
         self.state.restarts += 1
@@ -118,3 +119,10 @@ class Supervisor:
 
     def _keeper(self, server: Server) -> Keeper:
         return Keeper(server, lambda: self._changed(self.states), stop_patience=self._stop_patience)
+
+
+def _obituary(code: int, child: Child) -> str:
+    """Why it ended: who was killed had no time to say it."""
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}: {child.last_words()}"
