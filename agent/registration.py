@@ -16,7 +16,9 @@ from domain.node import NatsCredential
 
 log = structlog.stdlib.get_logger(__name__)
 
+FIRST_WAIT_S = 0.3
 ASK_AGAIN_S = 2.0
+"""while nobody has approved the node"""
 LONGEST_WAIT_S = 30.0
 _TIMEOUT_S = 10.0
 _BOOT_PATIENCE_S = 4.0
@@ -118,20 +120,21 @@ class Registrar:
 
     async def ask_until_admitted(self) -> Identity:
         """Ask again and again; only `Removed` is an answer that ends it."""
-        wait = ASK_AGAIN_S
+        wait = FIRST_WAIT_S
         while True:
+            longest = LONGEST_WAIT_S
             try:
                 identity = await self.ask_once()
                 if identity.is_admitted(_now()):
                     return identity
                 log.info("registration.pending", node_id=identity.node_id)
-                wait = ASK_AGAIN_S
+                longest = ASK_AGAIN_S
             except Removed:
                 raise
             except NotRegistered as error:
                 log.warning("registration.failed", error=str(error), again_in_s=wait)
             await asyncio.sleep(wait)
-            wait = min(wait * 1.5, LONGEST_WAIT_S)
+            wait = min(wait * 1.5, longest)
 
     async def ask_once(self) -> Identity:
         """Register with the node's own credential; the shared token is for those who have none (any more)."""
