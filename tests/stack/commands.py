@@ -45,9 +45,9 @@ class Machine:
             command, capture_output=True, text=True, check=False, env=self.whole_environment(), timeout=100
         )
 
-    def up(self, *, agents: int = 1) -> dict[str, Any]:
+    def up(self, *more: str, agents: int = 1) -> dict[str, Any]:
         """`up --detach --json`, ready."""
-        done = self.run("up", "--detach", "--json", "--port-base", str(self.base), "--agents", str(agents))
+        done = self.run("up", "--detach", "--json", "--port-base", str(self.base), "--agents", str(agents), *more)
         assert done.returncode == 0, done.stderr
         ready: dict[str, Any] = json.loads(done.stdout)
         return ready

@@ -1,0 +1,122 @@
+"""`up --listen`: another machine joins with one line, over TLS, and reaches nothing else."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.stack.commands import NODESMITH, Machine
+from tests.stack.namespace import OtherMachine, other_machine
+
+pytestmark = pytest.mark.private_stack
+
+PROBE = """
+import socket, sys
+for port in map(int, sys.argv[2:]):
+    with socket.socket() as probe:
+        probe.settimeout(5)
+        if probe.connect_ex((sys.argv[1], port)) == 0: print(port)
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[OtherMachine]:
+    with other_machine() as machine:
+        yield machine
+
+
+@pytest.fixture(scope="module")
+def control(elsewhere: OtherMachine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    machine = Machine(tmp_path_factory.mktemp("listen") / "home")
+    machine.up("--listen", elsewhere.our_address, agents=1)
+    yield machine
+    machine.down()
+
+
+@pytest.fixture(scope="module")
+def joined(control: Machine, elsewhere: OtherMachine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The home of an agent in the other namespace; it runs the line that `nodes invite` printed."""
+    line = asked(control, "nodes", "invite", "--approve", "--label", "rack=7")["command"].split()
+    home = tmp_path_factory.mktemp("far") / "node"
+    command = elsewhere.command(NODESMITH, *line[1:], "--name", "far", "--home", str(home))
+    with (home.parent / "far.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=control.whole_environment())
+        try:
+            until(lambda: status_of(control, "far") == "healthy")
+            yield home
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+def asked(control: Machine, *arguments: str) -> dict[str, Any]:
+    done = control.run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def status_of(control: Machine, name: str) -> str:
+    nodes: list[dict[str, str]] = json.loads(control.run("nodes", "ls", "--json").stdout)
+    return next((node["status"] for node in nodes if node["name"] == name), "")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_a_machine_in_another_namespace_joins_and_installs(control: Machine, joined: Path) -> None:
+    done = control.run("backends", "install", "echo", "--on", "far", "--watch")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [path.name for path in (joined / "backends").iterdir() if path.name == "echo"] == ["echo"]
+    assert asked(control, "nodes", "show", "far")["labels"]["rack"] == "7"
+
+
+def test_agents_on_loopback_keep_working(control: Machine) -> None:
+    done = control.run("backends", "install", "echo", "--on", "agent-1", "--watch")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_invite_is_on_no_command_line_once_the_agent_runs(control: Machine, joined: Path) -> None:
+    lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    assert any("agent.main" in line for line in lines)
+    assert not any("nsinv-" in line for line in lines)
+
+
+def test_other_machines_reach_api_and_nats_and_nothing_else(control: Machine, elsewhere: OtherMachine) -> None:
+    """Never Temporal, nor PostgreSQL."""
+    ports = [str(control.base + offset) for offset in range(10)]
+    probe = elsewhere.command(sys.executable, "-c", PROBE, elsewhere.our_address, *ports)
+    opened = subprocess.run(probe, capture_output=True, text=True, check=True).stdout.split()
+    assert opened == [str(control.base), str(control.base + 3)]
+
+
+def test_plain_http_is_not_spoken_there(control: Machine, elsewhere: OtherMachine) -> None:
+    plain = control.run("nodes", "ls", "--url", f"http://{elsewhere.our_address}:{control.base}", "--token", "any")
+    assert plain.returncode == 3
+
+
+def test_the_command_line_trusts_the_ca_of_its_home(control: Machine, elsewhere: OtherMachine) -> None:
+    connection = control.home.connection()
+    assert connection is not None
+    url = f"https://{elsewhere.our_address}:{control.base}"
+    assert control.run("nodes", "ls", "--url", url, "--token", connection.token()).returncode == 0
+
+
+def test_an_invite_for_another_control_plane_sends_nothing_there(control: Machine, tmp_path: Path) -> None:
+    """The fingerprint does not fit: whoever answers does not get the invite."""
+    line = asked(control, "nodes", "invite")["command"].split()
+    done = control.run(*line[1:-1], "0" * 64, "--no-run", "--name", "misled")
+    assert done.returncode == 1
+    assert "is not the control plane of this invite" in done.stderr
+    assert status_of(control, "misled") == ""
