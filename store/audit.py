@@ -1,7 +1,7 @@
 """The audit trail: who changed what, kept for 400 days."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Select, delete, insert, or_, select
@@ -14,7 +14,7 @@ from store.database import Database
 from store.models_access import AuditRow
 from store.text import storable
 
-KEPT_FOR = timedelta(days=400)
+PURGED_AT_ONCE = 5_000
 
 
 class AuditTrail:
@@ -54,10 +54,13 @@ class AuditTrail:
         async with self._database.session() as session:
             return [_entry(each) for each in await session.scalars(found.order_by(row.id.desc()).limit(limit))]
 
-    async def purge(self) -> None:
-        """Forget what is older than we keep it."""
+    async def purge(self, before: datetime) -> int:
+        """Forget what is older, some at a time; how much that was."""
+        row = AuditRow
+        old = select(row.id).where(row.at < before).order_by(row.at).limit(PURGED_AT_ONCE)
         async with self._database.session() as session:
-            await session.execute(delete(AuditRow).where(AuditRow.at < self._clock() - KEPT_FOR))
+            gone = await session.scalars(delete(row).where(row.id.in_(old)).returning(row.id))
+            return len(gone.all())
 
 
 async def write(session: AsyncSession, change: Change, now: datetime) -> None:
