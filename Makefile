@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 SOURCES := domain contracts runtime gallery store bus services activities workflows workers api agent stack cli
 HOME_DIR ?= .nodesmith
 
-.PHONY: help setup run demo test quick lint types imports unit lock format histories bench clean
+.PHONY: help setup run demo test quick lint types imports unit lock format histories bench soak clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,9 @@ lock: setup  ## resolve the dependencies anew
 
 bench: setup  ## what operations cost, as ratios to a floor in the same run
 	$(BIN)/python -m benchmarks.operations
+
+soak: setup  ## two APIs, two workers, 200 nodes, 2,000 operations, a worker killed every 10 s
+	$(BIN)/python -m benchmarks.soak
 
 histories: setup  ## record the histories of new scenarios for the replay tests
 	$(BIN)/python -m tests.replay.record

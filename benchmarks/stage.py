@@ -67,13 +67,12 @@ async def stage(*, port_base: int = 27000) -> AsyncIterator[Stage]:
 
 @contextlib.asynccontextmanager
 async def simulated(
-    stage: Stage, nodes: int, *, prefix: str, seconds: float, size: int = 1000
+    stage: Stage, nodes: int, *, prefix: str, seconds: float, size: int = 1000, fail_rate: float = 0.0
 ) -> AsyncIterator[list[str]]:
     """That many nodes in a process of their own, all heard; yields their names."""
     command = [NODESMITH, "simulate", "--home", str(stage.home), "--nodes", str(nodes), "--name-prefix", prefix]
-    player = subprocess.Popen(
-        [*command, "--install-seconds", str(seconds), "--size", str(size)], stdout=subprocess.DEVNULL
-    )
+    how = ["--install-seconds", str(seconds), "--size", str(size), "--fail-rate", str(fail_rate)]
+    player = subprocess.Popen([*command, *how], stdout=subprocess.DEVNULL)
     try:
         names = [f"{prefix}-{number}" for number in range(1, nodes + 1)]
         async with asyncio.timeout(180):

@@ -1,0 +1,150 @@
+"""Two APIs, two workers, 200 nodes that fail now and then, random cancels, a worker killed every 10 s: `make soak`.
+
+Ends with a count, and with exit code 1 unless every operation ended, once, as its node says.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from benchmarks.stage import Stage, at_once, simulated, stage
+from domain.operation import ENDED
+
+NODES = 200
+OPERATIONS = int(os.environ.get("SOAK_OPERATIONS", "2000"))
+BACKENDS = 25
+CANCELLED = 0.1
+IN_FLIGHT = 60
+KILL_EVERY_S = 10.0
+PATIENCE_S = 600.0
+ENVIRONMENT = {
+    "NODESMITH_POLICY__BACK_OFF_FIRST": "1s",
+    "NODESMITH_POLICY__BACK_OFF_CAP": "5s",
+    "NODESMITH_POLICY__HEARTBEAT_TIMEOUT": "5s",
+    "NODESMITH_POLICY__SILENCE": "3s",
+    "NODESMITH_FLEET_TICK": "5s",
+}
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return dict(entry.decode().split("=", 1) for entry in entries if b"=" in entry)
+
+
+@contextlib.contextmanager
+def another(on: Stage, name: str, module: str, **changes: str) -> Iterator[None]:
+    """A second process of that kind, started as the first was."""
+    environment = {**os.environ, **environment_of(on.pids()[name]), **changes}
+    process = subprocess.Popen([sys.executable, "-m", module], env=environment, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+class Soak:
+    def __init__(self, on: Stage, apis: list[httpx2.AsyncClient], nodes: list[str]) -> None:
+        self._on = on
+        self._apis = apis
+        self._nodes = nodes
+        self._random = random.Random(7)
+        self.accepted: list[str] = []
+        self.answers: Counter[int] = Counter()
+        self.kills = 0
+
+    async def ask(self) -> None:
+        """One operation somewhere; refusals for a backend that is busy are part of the game."""
+        node, number = self._random.choice(self._nodes), self._random.randrange(BACKENDS)
+        body = {"uri": f"https://example.invalid/{number}.tar.gz", "name": f"b{number}", "force": True}
+        answer = await self._post(f"/api/nodes/{node}/backends/install", body)
+        if answer.status_code != httpx2.codes.ACCEPTED:
+            return
+        op_id = answer.json()["jobID"]
+        self.accepted.append(op_id)
+        if self._random.random() < CANCELLED:
+            await asyncio.sleep(self._random.random())
+            await self._post(f"/api/operations/{op_id}/cancel", {})
+
+    async def _post(self, path: str, body: dict[str, Any]) -> httpx2.Response:
+        while True:
+            answer = await self._random.choice(self._apis).post(path, json=body)
+            self.answers[answer.status_code] += 1
+            if answer.status_code != httpx2.codes.SERVICE_UNAVAILABLE:
+                return answer
+            await asyncio.sleep(float(answer.headers.get("Retry-After", "1")))
+
+    async def kill_workers(self) -> None:
+        while True:
+            await asyncio.sleep(KILL_EVERY_S)
+            os.kill(self._on.pids()["worker"], signal.SIGKILL)
+            self.kills += 1
+
+    async def all_ended(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        deadline = time.monotonic() + PATIENCE_S
+        while len(found) < len(set(self.accepted)) and time.monotonic() < deadline:
+            for op_id in set(self.accepted) - found.keys():
+                operation = (await self._apis[0].get(f"/api/operations/{op_id}")).json()
+                if operation["state"] in ENDED:
+                    found[op_id] = operation
+            await asyncio.sleep(1)
+        return found
+
+
+def judge(soak: Soak, ended: dict[str, dict[str, Any]]) -> int:
+    states = Counter(operation["state"] for operation in ended.values())
+    ends = [
+        [event["state"] for event in operation["timeline"] if event["state"] in ENDED] for operation in ended.values()
+    ]
+    twice = sum(len(each) != 1 for each in ends)
+    stuck = len(set(soak.accepted)) - len(ended)
+    wordless = sum(1 for each in ended.values() if each["state"] == "succeeded" and not each["after"])
+    print(f"answers {dict(soak.answers)}; operations {len(set(soak.accepted))}; workers killed {soak.kills}")
+    print(f"ended {dict(states)}; stuck {stuck}, ended twice {twice}, succeeded without the node's word {wordless}")
+    return 1 if stuck or twice or wordless else 0
+
+
+@contextlib.asynccontextmanager
+async def two_of_each(on: Stage) -> AsyncIterator[list[httpx2.AsyncClient]]:
+    port = on.ready["ports"]["api"] + 9
+    with another(on, "api", "api.main", NODESMITH_API_PORT=str(port)), another(on, "worker", "workers.main"):
+        async with httpx2.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", headers=on.http.headers, timeout=60, trust_env=False
+        ) as second:
+            while True:
+                with contextlib.suppress(httpx2.TransportError):
+                    if (await second.get("/readyz")).status_code == httpx2.codes.OK:
+                        break
+                await asyncio.sleep(0.2)
+            yield [on.http, second]
+
+
+async def main() -> int:
+    os.environ.update(ENVIRONMENT)
+    async with (
+        stage() as on,
+        two_of_each(on) as apis,
+        simulated(on, NODES, prefix="soak", seconds=0.5, fail_rate=0.1) as nodes,
+    ):
+        soak = Soak(on, apis, nodes)
+        killing = asyncio.create_task(soak.kill_workers())
+        took = await at_once([soak.ask] * OPERATIONS, IN_FLIGHT)
+        killing.cancel()
+        print(f"asked in {took:.0f} s", flush=True)
+        return judge(soak, await soak.all_ended())
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
