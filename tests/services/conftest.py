@@ -24,6 +24,7 @@ from services.invites import Door, Invites
 from services.lifecycle import Lifecycle
 from services.registration import Registration
 from store.audit import AuditTrail
+from store.clock import Clock
 from store.database import Database
 from store.idempotency import IdempotencyKeys
 from store.invites import Invites as InviteTable
@@ -87,25 +88,34 @@ def lifecycle(nodes: Nodes, life: NodeLife, runs: TemporalRuns, presence: Played
     return Lifecycle(nodes, life, runs, presence, now)
 
 
-@pytest.fixture
-def invites(database: Database) -> Invites:
-    return Invites(InviteTable(database), Labels(database), AuditTrail(database), Door("https://10.0.0.5:8900"), now)
+def invites_on(database: Database, clock: Clock = now) -> Invites:
+    door = Door("https://10.0.0.5:8900")
+    return Invites(InviteTable(database), Labels(database), AuditTrail(database), door, clock)
 
 
-@pytest.fixture
-def registration(nodes: Nodes, life: NodeLife, presence: PlayedPresence, invites: Invites) -> Registration:
+def registration_on(database: Database, presence: PlayedPresence, clock: Clock = now) -> Registration:
     return Registration(
-        nodes=nodes,
-        claims=life,
+        nodes=Nodes(database, clock=clock),
+        claims=NodeLife(database),
         presence=presence,
-        invites=invites,
+        invites=invites_on(database, clock),
         issuer=CredentialIssuer(new_trust().account_seed),
         registration_token=TOKEN,
         nats_url="nats://127.0.0.1:4222",
         credential_lifetime=timedelta(hours=24),
         auto_approve=False,
-        clock=now,
+        clock=clock,
     )
+
+
+@pytest.fixture
+def invites(database: Database) -> Invites:
+    return invites_on(database)
+
+
+@pytest.fixture
+def registration(database: Database, presence: PlayedPresence) -> Registration:
+    return registration_on(database, presence)
 
 
 @pytest.fixture

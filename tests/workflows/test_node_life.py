@@ -1,0 +1,34 @@
+"""What a drain or a removal of the node does to an operation."""
+
+import pytest
+
+from contracts import temporal as names
+from contracts.temporal import CancelRequest, NodeWord
+from domain.operation import Reason, State
+from tests.workflows.conftest import Begin
+
+
+async def test_what_waits_for_a_drained_node_ends_as_drained(begin: Begin) -> None:
+    operation = await begin()
+    operation.station.say(NodeWord(away=True))
+    await operation.station.reached(State.WAITING)
+    request = CancelRequest(op_id=operation.op_id, by="ada", why=Reason.NODE_DRAINED, detail="new disks")
+    await operation.handle.signal(names.SIGNAL_CANCEL, request)
+    assert (await operation.result()).state is State.CANCELLED
+    last = operation.station.rows[-1]
+    assert (last.reason, last.detail, last.cancelled_by) == (Reason.NODE_DRAINED, "new disks", "ada")
+
+
+@pytest.mark.parametrize(
+    ("why", "told"), [(Reason.NODE_REMOVED, Reason.NODE_REMOVED), (Reason.REQUESTED, Reason.FORCED)]
+)
+async def test_the_operation_of_a_removed_node_ends_without_its_word_and_says_why(
+    begin: Begin, why: Reason, told: Reason
+) -> None:
+    operation = await begin()
+    await operation.begin_on_node()
+    request = CancelRequest(op_id=operation.op_id, by="ada", why=why, force=True)
+    await operation.handle.signal(names.SIGNAL_CANCEL, request)
+    assert (await operation.result()).state is State.CANCELLED
+    assert operation.station.rows[-1].reason is told
+    assert operation.station.cancels.empty()
