@@ -8,13 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import Client, WorkflowFailureError
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
 from contracts.temporal import Policy
 from runtime.settings import ControlSettings
 from runtime.temporal import connect
 from tests import servers
-from tests.replay.scenarios import SCENARIOS, Play
+from tests.replay.scenarios import BATCH_SCENARIOS, SCENARIOS, BatchPlay, Play
+from tests.workflows.played_fleet import Fleet
+from tests.workflows.played_fleet import start as start_batch
+from tests.workflows.played_fleet import worker_of as batch_worker_of
 from tests.workflows.station import Station, start, worker_of
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -28,7 +31,21 @@ async def record(client: Client, play: Play, policy: Policy) -> str:
         await play(operation)
         with suppress(WorkflowFailureError):  # red is the right end of some scenarios
             await operation.result()
-    history = (await operation.handle.fetch_history()).to_json()
+    return await written(operation.handle)
+
+
+async def record_batch(client: Client, play: BatchPlay, changes: dict[str, int]) -> str:
+    fleet = Fleet()
+    async with batch_worker_of(client, fleet) as queue:
+        handle = await start_batch(client, queue, 3, **changes)
+        await play(fleet, handle)
+        with suppress(WorkflowFailureError):
+            await handle.result()
+    return await written(handle)
+
+
+async def written(handle: WorkflowHandle[Any, Any]) -> str:
+    history = (await handle.fetch_history()).to_json()
     return json.dumps(_without_this_machine(json.loads(history)), indent=1) + "\n"
 
 
@@ -51,6 +68,10 @@ async def main() -> None:
                 path = HISTORIES / f"{play.__name__}.json"
                 if not path.exists():
                     path.write_text(await record(client, play, policy))
+            for batch_play, changes in BATCH_SCENARIOS.items():
+                path = HISTORIES / f"{batch_play.__name__}.json"
+                if not path.exists():
+                    path.write_text(await record_batch(client, batch_play, changes))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,13 @@
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
+from contracts import batches
 from contracts import temporal as names
+from contracts.batches import BatchOrder, BatchState
 from contracts.messages import Outcome, Result
 from contracts.temporal import CancelRequest, CancelWord, NodeBack, NodeWord, OutcomeReport, Policy
 from domain.operation import Reason, State
+from tests.workflows.played_fleet import Fleet, Handle
 from tests.workflows.station import QUICK, Operation
 
 Play = Callable[[Operation], Awaitable[None]]
@@ -122,7 +125,15 @@ def _policy(**changes: object) -> Policy:
     return QUICK.model_copy(update=changes)
 
 
+async def held_and_released(operation: Operation) -> None:
+    operation.station.say(NodeWord(held="freeze, by ada"))
+    await operation.station.reached(State.WAITING)
+    await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
+    operation.station.say(operation.succeeded())
+
+
 SCENARIOS: dict[Play, Policy] = {
+    held_and_released: QUICK,
     succeeded: QUICK,
     succeeded_slowly: QUICK,
     waited_for_the_node: QUICK,
@@ -141,4 +152,39 @@ SCENARIOS: dict[Play, Policy] = {
     ran_into_its_deadline: _policy(deadline=timedelta(seconds=0.3)),
     another_was_in_the_way: QUICK,
     database_was_away: QUICK,
+}
+
+
+BatchPlay = Callable[[Fleet, Handle], Awaitable[None]]
+
+
+async def batch_completed(fleet: Fleet, _: Handle) -> None:
+    for number in range(3):
+        await fleet.until_asked(f"n{number}")
+        await fleet.settle(f"n{number}", State.SUCCEEDED)
+
+
+async def batch_stopped(fleet: Fleet, _: Handle) -> None:
+    await fleet.until_asked("n0")
+    await fleet.settle("n0", State.FAILED)
+
+
+async def batch_paused_and_resumed(fleet: Fleet, handle: Handle) -> None:
+    await fleet.until_asked("n0")
+    await handle.signal(batches.SIGNAL_PAUSE, BatchOrder())
+    await fleet.until_state(BatchState.PAUSED)
+    await handle.signal(batches.SIGNAL_RESUME, BatchOrder())
+    await batch_completed(fleet, handle)
+
+
+async def batch_cancelled(fleet: Fleet, handle: Handle) -> None:
+    await fleet.until_asked("n0")
+    await handle.signal(batches.SIGNAL_CANCEL, BatchOrder(by="ada"))
+
+
+BATCH_SCENARIOS: dict[BatchPlay, dict[str, int]] = {
+    batch_completed: {"max_parallel": 1},
+    batch_stopped: {"max_parallel": 1, "max_failures": 1},
+    batch_paused_and_resumed: {"max_parallel": 1},
+    batch_cancelled: {"max_parallel": 1},
 }

@@ -10,7 +10,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from contracts import temporal as names
 from contracts.temporal import OperationInput, OperationResult
-from tests.replay.scenarios import SCENARIOS
+from tests.replay.scenarios import BATCH_SCENARIOS, SCENARIOS
 from workers.registry import WORKFLOWS
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
@@ -21,7 +21,8 @@ def history(path: Path) -> WorkflowHistory:
 
 
 def test_every_path_has_a_committed_history() -> None:
-    assert {play.__name__ for play in SCENARIOS} <= {path.stem for path in HISTORIES}
+    played = {play.__name__ for play in (*SCENARIOS, *BATCH_SCENARIOS)}
+    assert played == {path.stem for path in HISTORIES}
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)

@@ -1,0 +1,154 @@
+"""A fleet that a batch works on: admission and the rows of the operations, played by the test."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import Client, WorkflowHandle
+from temporalio.worker import Worker
+
+from contracts import batches as names
+from contracts.batches import (
+    AdmitMembers,
+    Admitted,
+    BatchInput,
+    BatchProgress,
+    BatchState,
+    CancelMembers,
+    CloseBatch,
+    Member,
+    Target,
+    Watched,
+    WatchMembers,
+    member_op_id,
+)
+from contracts.temporal import Wanted
+from domain.identity import new_op_id
+from domain.operation import State
+from runtime.temporal import TemporalRuns
+from workflows.batch import Batch
+
+Handle = WorkflowHandle[Batch, BatchProgress]
+
+
+class Fleet:
+    """Plays admission and the rows of the operations."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.most_running = 0
+        self.cancelled: list[str] = []
+        self.closes: list[CloseBatch] = []
+        self.verdicts: dict[str, Member] = {}
+        self._states: dict[str, State] = {}
+        self._away: set[str] = set()
+        self._names: dict[str, str] = {}
+        self._changed = asyncio.Condition()
+
+    async def settle(self, node: str, state: State) -> None:
+        """That node's operation ends."""
+        async with self._changed:
+            self._states[self._names[node]] = state
+            self._changed.notify_all()
+
+    async def go_away(self, node: str) -> None:
+        async with self._changed:
+            self._away.add(self._names[node])
+            self._changed.notify_all()
+
+    async def until(self, condition: Callable[["Fleet"], bool]) -> None:
+        async with self._changed:
+            await asyncio.wait_for(self._changed.wait_for(lambda: condition(self)), 30)
+
+    async def until_asked(self, *nodes: str) -> None:
+        await self.until(lambda fleet: set(nodes) <= set(fleet.asked))
+
+    async def until_state(self, state: BatchState) -> None:
+        await self.until(lambda fleet: any(close.state is state for close in fleet.closes))
+
+    def running(self) -> int:
+        return sum(1 for op_id in self._names.values() if op_id not in self._states)
+
+    @activity.defn(name=names.OPEN_BATCH)
+    async def open_batch(self, batch: BatchInput) -> None:
+        assert batch.targets
+
+    @activity.defn(name=names.ADMIT_MEMBERS)
+    async def admit_members(self, asked: AdmitMembers) -> Admitted:
+        async with self._changed:
+            members = tuple(self._admit(asked.batch, target) for target in asked.targets)
+            self.most_running = max(self.most_running, self.running())
+            self._changed.notify_all()
+            return Admitted(members=members)
+
+    def _admit(self, batch: BatchInput, target: Target) -> Member:
+        self.asked.append(target.node_name)
+        if target.node_name in self.verdicts:
+            return self.verdicts[target.node_name].model_copy(update={"node_id": target.node_id})
+        op_id = member_op_id(batch.batch_id, target.node_id)
+        self._names[target.node_name] = op_id
+        return Member(node_id=target.node_id, node_name=target.node_name, op_id=op_id)
+
+    @activity.defn(name=names.WATCH_MEMBERS)
+    async def watch_members(self, watch: WatchMembers) -> Watched:
+        def news() -> bool:
+            return any(op_id in self._states for op_id in watch.op_ids) or away() != watch.away
+
+        def away() -> tuple[str, ...]:
+            return tuple(sorted(self._away & set(watch.op_ids) - self._states.keys()))
+
+        async with self._changed:
+            while not news():
+                activity.heartbeat()
+                try:
+                    await asyncio.wait_for(self._changed.wait(), 1)
+                except TimeoutError:
+                    continue
+            ended = {op_id: self._states[op_id] for op_id in watch.op_ids if op_id in self._states}
+            return Watched(ended=ended, away=away())
+
+    @activity.defn(name=names.CANCEL_MEMBERS)
+    async def cancel_members(self, cancel: CancelMembers) -> None:
+        async with self._changed:
+            self.cancelled.extend(cancel.op_ids)
+            self._states.update(dict.fromkeys(cancel.op_ids, State.CANCELLED))
+            self._changed.notify_all()
+
+    @activity.defn(name=names.CLOSE_BATCH)
+    async def close_batch(self, close: CloseBatch) -> None:
+        async with self._changed:
+            self.closes.append(close)
+            self._changed.notify_all()
+
+
+async def start(client: Client, queue: str, nodes: int, **changes: Any) -> Handle:
+    """A batch over `n0`, `n1` ... on that queue."""
+    batch = BatchInput(
+        batch_id=new_op_id(),
+        wanted=Wanted(backend="echo", family="echo", version="2"),
+        targets=tuple(Target(node_id=f"id-{number}", node_name=f"n{number}") for number in range(nodes)),
+        created_at=datetime.now(UTC),
+        requested_by="ada",
+        **changes,
+    )
+    await TemporalRuns(client, queue=queue).start_batch(batch)
+    return client.get_workflow_handle_for(Batch.run, names.batch_workflow_id(batch.batch_id))
+
+
+@asynccontextmanager
+async def worker_of(client: Client, fleet: Fleet) -> AsyncIterator[str]:
+    """A worker of batches on this fleet; yields its queue."""
+    queue = f"test-{uuid.uuid4()}"
+    activities: list[Callable[..., Any]] = [
+        fleet.open_batch,
+        fleet.admit_members,
+        fleet.watch_members,
+        fleet.cancel_members,
+        fleet.close_batch,
+    ]
+    async with Worker(client, task_queue=queue, workflows=[Batch], activities=activities):
+        yield queue
