@@ -7,14 +7,19 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import Any
 
 import psutil
+from nats.aio.msg import Msg
 from temporalio.client import Client
 
 from benchmarks.floor import QUEUE, BareCancel, BareOperation, floor
 from benchmarks.stage import Stage, at_once, p50, p99, simulated, stage, timed, verdict
-from bus.connection import connect_control
+from bus.connection import Bus, connect_control
 from bus.credentials import CredentialIssuer
+from contracts import subjects
+from contracts.messages import Progress
+from domain.operation import ENDED, State
 from runtime.settings import ControlSettings
 from runtime.temporal import connect
 
@@ -25,7 +30,7 @@ SLOW = "slow"
 
 
 @asynccontextmanager
-async def floors(on: Stage) -> AsyncIterator[Client]:
+async def floors(on: Stage) -> AsyncIterator[tuple[Client, Bus]]:
     async with AsyncExitStack() as closing:
         client = await connect(ControlSettings(temporal_address=on.temporal_address))
         issuer = CredentialIssuer(on.secret("nats-account-seed"))
@@ -34,7 +39,7 @@ async def floors(on: Stage) -> AsyncIterator[Client]:
         answering = await connect_control(on.nats_url, issuer, name="bench-answers")
         closing.push_async_callback(answering.close)
         await closing.enter_async_context(floor(client, asking, answering))
-        yield client
+        yield client, asking
 
 
 async def bare(client: Client) -> None:
@@ -56,6 +61,7 @@ class Ends:
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Event] = {}
         self.running: dict[str, float] = {}
+        self.ticks: dict[tuple[str, int], float] = {}
 
     def of(self, op_id: str) -> asyncio.Event:
         return self._waiting.setdefault(op_id, asyncio.Event())
@@ -64,12 +70,17 @@ class Ends:
         async with on.http.stream("GET", "/api/events", timeout=None) as stream:
             async for line in stream.aiter_lines():
                 ready.set()
-                if line.startswith("data:") and '"state"' in line:
-                    data = json.loads(line[5:])
-                    if data["state"] == "running":
-                        self.running[data["op_id"]] = time.perf_counter()
-                    if data["state"] in ("succeeded", "failed", "cancelled", "expired", "dead_letter"):
-                        self.of(data["op_id"]).set()
+                if line.startswith("data:"):
+                    self._note(json.loads(line[5:]))
+
+    def _note(self, data: dict[str, Any]) -> None:
+        op_id, state = data["op_id"], data.get("state")
+        if state is None:
+            self.ticks.setdefault((op_id, data["bytes_done"]), time.perf_counter())
+        elif state == State.RUNNING:
+            self.running[op_id] = time.perf_counter()
+        elif state in ENDED:
+            self.of(op_id).set()
 
 
 async def whole(on: Stage, ends: Ends, node: str) -> None:
@@ -141,6 +152,43 @@ async def cancels(on: Stage, client: Client, ends: Ends, nodes: Sequence[str]) -
     ]
 
 
+async def room(on: Stage, ends: Ends, nodes: Sequence[str]) -> list[str]:
+    """Five hundred slow installs run; then somebody asks for one more, and cancels it."""
+    crowd = await asyncio.gather(*(install(on, node) for node in nodes[:-1]))
+    while not all(op_id in ends.running for op_id in crowd):
+        await asyncio.sleep(0.1)
+    began = time.perf_counter()
+    op_id = await install(on, nodes[-1])
+    while op_id not in ends.running:
+        await asyncio.sleep(0.01)
+    sent = time.perf_counter() - began
+    began = time.perf_counter()
+    (await on.http.post(f"/api/operations/{op_id}/cancel", json={})).raise_for_status()
+    await ends.of(op_id).wait()
+    stopped = time.perf_counter() - began
+    return [
+        verdict("one more install beside 500, until it runs on its node", sent, bar=2, goal=1, unit="s"),
+        verdict("its cancel, until it is told as stopped", stopped, bar=2, goal=1, unit="s"),
+    ]
+
+
+async def progress(on: Stage, ends: Ends, asking: Bus, nodes: Sequence[str]) -> str:
+    """How much later a tick reaches a reader of the stream than a listener on the bus."""
+    at_bus: dict[tuple[str, int], float] = {}
+
+    async def tick(message: Msg) -> None:
+        told = Progress.decode(message.data)
+        at_bus.setdefault((told.op_id, told.bytes_done), time.perf_counter())
+
+    await asking.subscribe(subjects.EVERY_PROGRESS, tick)
+    ends.ticks.clear()
+    ops = await asyncio.gather(*(install(on, node) for node in nodes))
+    await asyncio.gather(*(ends.of(op_id).wait() for op_id in ops))
+    late = [at - at_bus[key] for key, at in ends.ticks.items() if key in at_bus]
+    what = f"progress to the stream, p99 of {len(late)} ticks of {len(nodes)} operations"
+    return verdict(what, p99(late) * 1e3, bar=150, goal=100, unit="ms")
+
+
 async def memory(on: Stage, ends: Ends, nodes: Sequence[str]) -> list[str]:
     """Does it grow with the operations done? From the 1,000th to the 5,000th."""
     processes = {name: psutil.Process(pid) for name, pid in on.pids().items() if name in ("api", "worker")}
@@ -158,7 +206,7 @@ async def memory(on: Stage, ends: Ends, nodes: Sequence[str]) -> list[str]:
 
 
 async def main() -> None:
-    async with stage() as on, floors(on) as client:
+    async with stage() as on, floors(on) as (client, asking):
         ends, ready = Ends(), asyncio.Event()
         following = asyncio.create_task(ends.follow(on, ready))
         await ready.wait()
@@ -170,6 +218,10 @@ async def main() -> None:
             print(await batch_of_a_hundred(on, nodes), flush=True)
         async with simulated(on, 50, prefix=SLOW, seconds=60.0) as nodes:
             print(*await cancels(on, client, ends, nodes), sep="\n", flush=True)
+        async with simulated(on, 200, prefix="ticking", seconds=8.0, size=100_000_000) as nodes:
+            print(await progress(on, ends, asking, nodes), flush=True)
+        async with simulated(on, 501, prefix="crowd", seconds=120.0) as nodes:
+            print(*await room(on, ends, nodes), sep="\n", flush=True)
         following.cancel()
 
 
