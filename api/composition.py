@@ -31,6 +31,7 @@ from runtime.trust import fingerprint, trusting
 from services.access import Access
 from services.admission import Admission
 from services.batches import BatchDesk
+from services.bulk import Bulk
 from services.cancellation import Cancellation
 from services.gate import Gate
 from services.holding import Holding
@@ -39,12 +40,14 @@ from services.inventory import Inventory
 from services.invites import Door, Invites
 from services.lifecycle import Lifecycle
 from services.registration import Registration
+from services.stopping import Stopping
 from services.witness import Witness
 from store.audit import AuditTrail
 from store.batches import Batches
 from store.clock import utc_now
 from store.database import Database
 from store.events import EventFeed
+from store.history import History
 from store.holds import Holds
 from store.idempotency import IdempotencyKeys
 from store.inventory import InventoryTable
@@ -116,6 +119,7 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
         overrides=Overrides(database),
         inventory=Inventory(InventoryTable(database), link, utc_now),
         operations=operations,
+        history=History(database),
         admission=_admission(settings, database, runs, catalogue),
         registration=_registration(
             settings, database, bus, issuer=issuer, token=secrets.registration_token, invites=invites
@@ -123,6 +127,8 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
         invites=invites,
         lifecycle=Lifecycle(nodes, NodeLife(database), runs, Presence(bus), utc_now),
         cancellation=Cancellation(nodes, operations, runs),
+        bulk=Bulk(History(database), Cancellation(nodes, operations, runs)),
+        stopping=Stopping(Presence(bus)),
         batches=Batches(database),
         desk=_desk(settings, database, runs, catalogue),
         holding=Holding(Holds(database), operations, runs, utc_now),

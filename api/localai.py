@@ -1,9 +1,11 @@
 """Operations in LocalAI's words: the job status, and the entry of the live list."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from contracts.batches import ENDED_BATCHES, BatchState, BatchView
+from contracts.batches import ENDED_BATCHES, BatchState, BatchView, MemberView
 from contracts.http import JobStatus, OperationView
+from contracts.operation_http import OpStatus
 from contracts.words import LOCALAI_OUTCOMES, LOCALAI_TASK_TYPES
 from domain.operation import ENDED, OPEN, Kind, State
 
@@ -41,12 +43,10 @@ def batch_job_status(batch: BatchView | None) -> JobStatus:
     """A batch as one job: done when every node has its result."""
     if batch is None:
         return JobStatus()
-    ended, failed = batch.state in ENDED_BATCHES, sum(batch.counts.get(state, 0) for state in _BAD)
-    members = sum(batch.counts.values())
-    settled = sum(number for standing, number in batch.counts.items() if standing not in _UNSETTLED)
-    clean = ended and not failed and batch.state is BatchState.COMPLETED
+    ended, failed = batch.state in ENDED_BATCHES, _failed(batch)
+    members, clean = sum(batch.counts.values()), batch_went_well(batch)
     return JobStatus(
-        progress=100 if clean else round(99.0 * settled / max(members, 1), 1),
+        progress=_batch_progress(batch),
         message="completed" if clean else batch.message,
         galleryElementName=batch.backend,
         processed=ended,
@@ -55,6 +55,86 @@ def batch_job_status(batch: BatchView | None) -> JobStatus:
         error=f"{failed} of {members} nodes failed" if ended and failed else None,
         completed=True if clean else None,
     )
+
+
+def batch_went_well(batch: BatchView) -> bool:
+    return batch.state is BatchState.COMPLETED and not _failed(batch)
+
+
+def _failed(batch: BatchView) -> int:
+    return sum(batch.counts.get(state, 0) for state in _BAD)
+
+
+def _batch_progress(batch: BatchView) -> float:
+    """100 only when nothing is left to do and nothing went wrong."""
+    settled = sum(number for standing, number in batch.counts.items() if standing not in _UNSETTLED)
+    return 100 if batch_went_well(batch) else round(99.0 * settled / max(sum(batch.counts.values()), 1), 1)
+
+
+def op_status(operation: OperationView) -> OpStatus:
+    """LocalAI's OpStatus of one operation."""
+    gauge, outcome = operation.progress, LOCALAI_OUTCOMES.get(operation.state)
+    return OpStatus(
+        deletion=operation.kind is Kind.REMOVE,
+        error=operation.message if outcome == "failed" else None,
+        processed=operation.state in ENDED,
+        message="completed" if operation.state is State.SUCCEEDED else operation.message,
+        progress=gauge.percentage,
+        phase="queued" if operation.state is State.QUEUED else gauge.phase,
+        current_bytes=gauge.bytes_done or None,
+        total_bytes=gauge.bytes_total or None,
+        gallery_element_name=operation.backend,
+        cancelled=operation.state is State.CANCELLED,
+        cancellable=_cancellable(operation),
+        nodes=[_node(operation)],
+    )
+
+
+def batch_op_status(batch: BatchView, members: Sequence[MemberView]) -> OpStatus:
+    """A batch as one operation on many nodes; only hard failures make its error, each with the node's name."""
+    ended = batch.state in ENDED_BATCHES
+    bad = "; ".join(f"{each.node_name}: {each.detail or each.state}" for each in members if each.state in _BAD)
+    return OpStatus(
+        deletion=batch.kind is Kind.REMOVE,
+        error=bad or None if ended else None,
+        processed=ended,
+        message="completed" if batch_went_well(batch) else batch.message,
+        progress=_batch_progress(batch),
+        gallery_element_name=batch.backend,
+        cancelled=batch.state is BatchState.CANCELLED,
+        cancellable=not ended,
+        nodes=[_member(each) for each in members],
+    )
+
+
+def _member(member: MemberView) -> dict[str, Any]:
+    standing = State(member.state) if member.state in set(State) else None
+    quiet = {"waiting_for_turn": "queued", "nothing_to_do": "success", "skipped": "success"}
+    node = {
+        "node_id": member.node_id,
+        "node_name": member.node_name,
+        "status": _NODE_STATUS.get(standing, "error") if standing else quiet.get(member.state, "error"),
+        "percentage": member.percentage,
+    }
+    return {**node, "error": member.detail or member.state} if member.state in _BAD else node
+
+
+def history_entry(operation: OperationView) -> dict[str, Any]:
+    """One object for both readers: ours, then LocalAI's names."""
+    outcome = LOCALAI_OUTCOMES[operation.state]
+    ours = operation.model_dump(mode="json")
+    theirs = {
+        "id": operation.backend,
+        "name": operation.backend,
+        "jobID": operation.op_id,
+        "isBackend": True,
+        "nodeID": operation.node_id,
+        "taskType": "deletion" if operation.kind is Kind.REMOVE else "installation",
+        "outcome": outcome,
+        "startedAt": ours["created_at"],
+        "finishedAt": ours["ended_at"],
+    }
+    return {**ours, **theirs, **({"error": operation.message} if outcome == "failed" else {})}
 
 
 def list_entry(operation: OperationView) -> dict[str, Any]:
@@ -81,12 +161,18 @@ def _theirs(operation: OperationView) -> dict[str, Any]:
         "isDeletion": is_removal,
         "isBackend": True,
         "isQueued": waits,
-        "cancellable": operation.state not in ENDED and not (is_removal and operation.state in _ON_THE_NODE),
+        "cancellable": _cancellable(operation),
         "message": operation.message,
         "nodeID": operation.node_id,
         "nodes": [_node(operation)],
     }
     return {**always, **_when_set(operation)}
+
+
+def _cancellable(operation: OperationView) -> bool:
+    """Exactly where it can work: a removal that is on its node goes through."""
+    is_past_it = operation.kind is Kind.REMOVE and operation.state in _ON_THE_NODE
+    return operation.state not in ENDED and not is_past_it
 
 
 def _when_set(operation: OperationView) -> dict[str, Any]:

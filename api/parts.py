@@ -16,6 +16,7 @@ from gallery.catalogue import Catalogue
 from services.access import Access
 from services.admission import Admission
 from services.batches import BatchDesk
+from services.bulk import Bulk
 from services.cancellation import Cancellation
 from services.holding import Holding
 from services.inventory import Inventory
@@ -23,8 +24,10 @@ from services.invites import Invites
 from services.lifecycle import Lifecycle
 from services.ports import NodeLink
 from services.registration import Registration
+from services.stopping import Stopping
 from store.audit import AuditTrail
 from store.batches import Batches
+from store.history import History
 from store.labels import Labels
 from store.node_list import NodeList
 from store.nodes import Nodes
@@ -43,10 +46,13 @@ class Parts:
     overrides: Overrides
     inventory: Inventory
     operations: OperationTable
+    history: History
     admission: Admission
     registration: Registration
     lifecycle: Lifecycle
     cancellation: Cancellation
+    bulk: Bulk
+    stopping: Stopping
     invites: Invites
     batches: Batches
     desk: BatchDesk
@@ -65,6 +71,8 @@ class Parts:
     run_url: Callable[[str, str], str]
     """workflow id and run id -> where the Temporal Web UI shows that run"""
     temporal_ui_url: str = ""
+    patience_s: float = 120.0
+    """how long LocalAI's synchronous routes wait for an end"""
 
     def with_link(self, view: OperationView) -> OperationView:
         if not view.run_id:

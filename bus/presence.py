@@ -5,7 +5,7 @@ from nats.aio.msg import Msg
 
 from bus.connection import Bus
 from contracts import subjects
-from contracts.messages import BootQuestion, BootReply, StopOrder
+from contracts.messages import BootQuestion, BootReply, StopBackend, StopOrder
 from domain.errors import NoAnswer, NodeAway
 
 log = structlog.stdlib.get_logger(__name__)
@@ -31,6 +31,10 @@ class Presence:
     async def stop(self, node_id: str, order: StopOrder) -> None:
         """Best effort: a node that does not hear it is told again when it is heard."""
         await self._bus.publish(subjects.stop_node(node_id), order.encode())
+
+    async def stop_backend(self, node_id: str, order: StopBackend) -> bool:
+        """Fire and forget, as LocalAI does it; False when our own link is down."""
+        return await self._bus.publish(subjects.stop_backend(node_id), order.encode())
 
 
 async def answer_for(bus: Bus, node_id: str, boot_id: str) -> None:

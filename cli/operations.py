@@ -1,4 +1,4 @@
-"""`nodesmith ops`: what goes on, how it went, and stopping it."""
+"""`nodesmith ops`: what goes on, and how it went."""
 
 from typing import Annotated
 
@@ -6,15 +6,16 @@ import typer
 from rich.console import Group, RenderableType
 from rich.markup import escape
 
-from cli.client import read, segment
+from cli import history, operation_orders
+from cli.client import read
 from cli.connection import connect
 from cli.follow import fetch
 from cli.options import Home, Json, Token, Url
 from cli.render import Column, ago, duration, facts, local_time, make_console, print_json, size, table, word
 from cli.render import show as display
 from cli.watch import gauge, headline, watch
-from contracts.http import CancelAccepted, CancelBody, OperationDetail, OperationEvent, OperationView
-from contracts.messages import CancelMode, Installed
+from contracts.http import OperationDetail, OperationEvent, OperationView
+from contracts.messages import Installed
 from domain.operation import OPEN
 
 OpId = Annotated[str, typer.Argument(metavar="ID", help="Id of the operation.", show_default=False)]
@@ -43,8 +44,10 @@ def register(app: typer.Typer) -> None:
     operations.command("ls")(list_operations)
     operations.command("show")(show)
     operations.command("watch")(watch_operation)
-    operations.command("cancel")(cancel)
-    app.add_typer(operations, name="ops", help="List, show, watch and cancel operations.")
+    operation_orders.register(operations)
+    history.register(operations)
+    summary = "List, show, watch, cancel, retry and dismiss operations; their history."
+    app.add_typer(operations, name="ops", help=summary)
 
 
 def list_operations(
@@ -104,7 +107,10 @@ def describe(operation: OperationDetail) -> list[tuple[str, str]]:
         ("fetched", _fetched(operation)),
         ("source", escape(operation.uri)),
         ("sha256", operation.sha256),
+        ("batch", operation.batch_id or ""),
+        ("retry of", operation.retry_of or ""),
         ("asked by", escape(operation.requested_by)),
+        ("why", escape(operation.note)),
         ("cancelled by", escape(operation.cancelled_by)),
         ("asked", local_time(operation.created_at)),
         ("ended", _ended(operation)),
@@ -138,27 +144,3 @@ def watch_operation(
     """
     with connect(url, token, home) as api:
         raise typer.Exit(watch(api, op_id, as_json=as_json))
-
-
-def cancel(
-    op_id: OpId,
-    *,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep what was downloaded for a later try.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="End it without the node's word.")] = False,
-    reason: Annotated[str, typer.Option(help="For those who read the history.", show_default=False)] = "",
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
-) -> None:
-    """Cancel an operation; returns as soon as the cancel is durable.
-
-    The node is told as soon as it can be reached; once it has acknowledged, it never changes anything for it again.
-    """
-    body = CancelBody.model_construct(reason=reason, mode=CancelMode.KEEP if keep else CancelMode.DISCARD, force=force)
-    with connect(url, token, home) as api:
-        accepted = read(CancelAccepted, api.post(f"/api/operations/{segment(op_id)}/cancel", body))
-    if as_json:
-        return print_json(accepted)
-    typer.echo(f"Cancel accepted; operation {op_id} is {accepted.state}.")
-    return typer.echo(f"  {accepted.note}" if accepted.note else f"  follow it:  nodesmith ops watch {op_id}")

@@ -365,6 +365,13 @@ class StopWhy(WireEnum):
     UNKNOWN = auto()
 
 
+class StopBackend(Message):
+    """`backend.stop`: a backend, a model, or one `model#replica`; empty: everything."""
+
+    backend: str = ""
+    force: bool = False
+
+
 class StopOrder(Message):
     """`nodes.<id>.stop`; nothing, or `null`, is a plain order to leave."""
 

@@ -52,6 +52,8 @@ class ControlSettings(BaseSettings):
     control_slots: int = Field(default=200, gt=0)
     node_slots: int = Field(default=2000, gt=0)
     fleet_tick: Duration = timedelta(seconds=15)
+    history_kept: Duration = timedelta(days=90)
+    """how long operations and batches are kept after their end"""
     log_level: str = "INFO"
 
     def secret(self, path: Path | None) -> str:

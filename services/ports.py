@@ -19,7 +19,9 @@ from contracts.messages import (
     OpReply,
     Outcome,
     Progress,
+    StopBackend,
 )
+from contracts.operation_http import OperationFilter
 from contracts.temporal import CancelRequest, OperationInput, OperationRequest, Projection, Run
 from domain.artifact import Artifact
 from domain.node import HeardNode, NatsCredential
@@ -57,6 +59,15 @@ class Operations(Protocol):
     async def standing(self, op_ids: Sequence[str]) -> dict[str, tuple[State, Reason | None]]: ...
     async def write_gauges(self, ticks: Sequence[Progress]) -> None: ...
     async def waiting_for(self, node_ids: Sequence[str]) -> Sequence[OperationView]: ...
+
+
+class OperationHistory(Protocol):
+    """Operations by what they have in common."""
+
+    async def open_ones(self, wanted: OperationFilter, *, limit: int) -> Sequence[OperationView]: ...
+    async def undismissed(self, wanted: OperationFilter, *, limit: int) -> Sequence[OperationView]: ...
+    async def dismiss(self, op_ids: Sequence[str]) -> set[str]: ...
+    async def purge(self, ended_before: datetime) -> int: ...
 
 
 class BatchRegistry(Protocol):
@@ -130,6 +141,12 @@ class Reports(Protocol):
     """What a node says of one operation while we are attached."""
 
     async def next(self, within: float) -> Progress | Outcome | None: ...
+
+
+class BackendProcesses(Protocol):
+    """What runs of the backends on a node. False: it could not even be said."""
+
+    async def stop_backend(self, node_id: str, order: StopBackend) -> bool: ...
 
 
 class NodeLink(Protocol):

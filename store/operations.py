@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Boolean, ColumnElement, Select, literal_column, or_, select, text, true, tuple_, update
+from sqlalchemy import Boolean, ColumnElement, Select, literal_column, or_, select, text, true, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql.dml import ReturningInsert
@@ -151,13 +151,6 @@ class OperationTable:
         async with self._database.session() as session:
             found = await session.execute(wanted.where(OperationRow.op_id.in_(op_ids)))
             return {op_id: (State(state), Reason(reason) if reason else None) for op_id, state, reason in found}
-
-    async def dismiss(self, op_id: str) -> bool:
-        """Take an operation that ended badly off the live list; history keeps it."""
-        listed = update(OperationRow).where(OperationRow.op_id == op_id, IS_UNSUCCESSFUL)
-        async with self._database.session() as session:
-            done = await session.scalar(listed.values(dismissed_at=self._clock()).returning(OperationRow.op_id))
-            return done is not None
 
     async def _fetch(self, statement: Select[OperationRow]) -> Sequence[OperationView]:
         now = self._clock()

@@ -34,9 +34,12 @@ from services.inventory import Inventory
 from services.lifecycle import Lifecycle
 from services.liveness import Liveness
 from services.repair import Repair
+from services.retention import Retention
 from services.witness import Witness
+from store.audit import AuditTrail
 from store.batches import Batches
 from store.database import Database
+from store.history import History
 from store.holds import Holds
 from store.inventory import InventoryTable
 from store.life import NodeLife
@@ -89,7 +92,8 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
     on_node = NodeActivities(link, runs, Holds(database))
     batches = BatchActivities(Gate(operations, runs), nodes, operations, runs, Batches(database))
     lifecycle = Lifecycle(nodes, life, runs, presence, _now)
-    fleet = FleetActivities(Repair(nodes, operations, runs, link, _now), lifecycle)
+    retention = Retention(History(database), AuditTrail(database), _now, settings.history_kept)
+    fleet = FleetActivities(Repair(nodes, operations, runs, link, _now), lifecycle, retention)
     async with (
         Worker(
             temporal,

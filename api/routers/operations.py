@@ -10,6 +10,7 @@ from api.localai import list_entry, list_order
 from api.parts import PartsOf
 from api.problems import responses
 from contracts.http import (
+    Because,
     CancelAccepted,
     CancelBody,
     Dismissed,
@@ -18,8 +19,10 @@ from contracts.http import (
     OperationList,
     RetryBody,
 )
+from contracts.messages import CancelMode
 from domain.errors import InvalidRequest, UnknownOperation
 from domain.operation import State
+from services.batches import ORDERS
 
 router = APIRouter(prefix="/api/operations", tags=["operations"], dependencies=[Depends(viewer)])
 
@@ -64,8 +67,25 @@ async def get_operation(op_id: OpId, parts: PartsOf) -> OperationDetail:
 
 @router.post("/{op_id}/cancel", responses=responses(400, 404, 409))
 async def cancel(op_id: OpId, parts: PartsOf, actor: Operator, body: CancelBody | None = None) -> CancelAccepted:
-    """Ask for a cancel: durable once this has answered, carried out as soon as the node can be told."""
+    """Ask for a cancel: durable once this has answered, carried out as soon as the node can be told.
+
+    The id of a batch cancels the batch.
+    """
+    if await _is_batch(parts, op_id):
+        await parts.desk.order(op_id, ORDERS["cancel"], actor=actor)
+        return CancelAccepted(state=State.CANCELLING, note="The batch starts nothing more; what it began is cancelled.")
     return await parts.cancellation.cancel(op_id, body or CancelBody(), actor=actor)
+
+
+@router.post("/{op_id}/pause", responses=responses(400, 404, 409))
+async def pause(op_id: OpId, parts: PartsOf, actor: Operator, body: Because | None = None) -> CancelAccepted:
+    """LocalAI's pause: a cancel that keeps what was downloaded; `retry` goes on from there. A batch is paused."""
+    if await _is_batch(parts, op_id):
+        await parts.desk.order(op_id, ORDERS["pause"], actor=actor)
+        return CancelAccepted(message="Operation paused", state=State.WAITING, note="Resume it as a batch.")
+    order = CancelBody(reason=body.reason if body else "", mode=CancelMode.KEEP)
+    accepted = await parts.cancellation.cancel(op_id, order, actor=actor)
+    return accepted.model_copy(update={"message": "Operation paused"})
 
 
 @router.post("/{op_id}/retry", status_code=202, responses=responses(400, 404, 409))
@@ -76,7 +96,18 @@ async def retry(op_id: OpId, parts: PartsOf, actor: Operator, body: RetryBody | 
 
 @router.post("/{op_id}/dismiss", dependencies=[Depends(operator)], responses=responses(400))
 async def dismiss(op_id: OpId, parts: PartsOf) -> Dismissed:
-    """Take an operation that ended badly off the live list; history keeps it."""
-    if await parts.operations.dismiss(op_id):
+    """Take an operation that ended badly off the live list; history keeps it. Of a batch: all such members."""
+    if await parts.history.dismiss(await _meant(parts, op_id)):
         return Dismissed(success=True, message="Operation dismissed")
     return Dismissed(success=False, message="There is nothing to dismiss: not an operation that ended badly")
+
+
+async def _is_batch(parts: PartsOf, job_id: str) -> bool:
+    """A batch id is a valid job id to LocalAI's clients."""
+    return await parts.operations.find(job_id) is None and await parts.batches.find(job_id) is not None
+
+
+async def _meant(parts: PartsOf, job_id: str) -> list[str]:
+    if not await _is_batch(parts, job_id):
+        return [job_id]
+    return [each.op_id for each in await parts.batches.members(job_id) if each.op_id and not each.joined]

@@ -44,7 +44,7 @@ def test_every_command_has_help(name: str) -> None:
             "backends install",
         ),
         *("tokens ls", "tokens create", "tokens revoke", "audit"),
-        *("ops ls", "ops show", "ops watch", "ops cancel"),
+        *("ops ls", "ops show", "ops watch", "ops cancel", "ops retry", "ops dismiss", "ops history", "ops pending"),
         *("backends upgrade", "backends rollback", "backends rm", "hold", "release"),
         *(f"batches {each}" for each in ("ls", "show", "watch", "pause", "resume", "cancel", "retry")),
     ],

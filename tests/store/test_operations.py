@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from contracts.messages import Installed, Outcome, Progress, Result
 from domain.operation import OPEN, Phase, Reason, State
 from store.database import Database
+from store.history import History
 from store.operations import OperationTable
 from tests.store.clock import NOON, SetClock
 from tests.store.transitions import a_request, transition
@@ -191,7 +192,10 @@ async def test_stalled_is_running_without_a_byte_for_a_minute(operations: Operat
 # lists --------------------------------------------------------------------------------------------------------
 
 
-async def test_live_list_has_open_and_unsuccessful_ones_until_dismissed(operations: OperationTable) -> None:
+async def test_live_list_has_open_and_unsuccessful_ones_until_dismissed(
+    database: Database, operations: OperationTable
+) -> None:
+    """S15, S17, S18, S19, S20: what went well or was cancelled leaves by itself, and nobody has to ask for it."""
     requests = {state: a_request(node_id="live") for state in State if state is not State.UNKNOWN}
     for state, request in requests.items():
         await operations.record(transition(request, state))
@@ -200,15 +204,15 @@ async def test_live_list_has_open_and_unsuccessful_ones_until_dismissed(operatio
         return {row.state for row in await operations.listing(node="live")}
 
     assert await live() == OPEN | {State.FAILED, State.EXPIRED, State.DEAD_LETTER}
-    assert await operations.dismiss(requests[State.FAILED].op_id)
-    assert not await operations.dismiss(requests[State.FAILED].op_id)
-    assert not await operations.dismiss(requests[State.RUNNING].op_id)
+    dismissed = await History(database).dismiss([requests[State.FAILED].op_id, requests[State.RUNNING].op_id])
+    assert dismissed == {requests[State.FAILED].op_id}
     assert await live() == OPEN | {State.EXPIRED, State.DEAD_LETTER}
     assert len(await operations.listing(live=False, node="live")) == len(requests)
 
 
 async def test_list_filters_by_node_name_state_and_batch_newest_first(operations: OperationTable) -> None:
-    older, newer = a_request(node_id="flt", batch_id="batch-7"), a_request(node_id="flt")
+    older = a_request(op_id="flt-1", node_id="flt", batch_id="batch-7")
+    newer = a_request(op_id="flt-2", node_id="flt")
     await operations.record(transition(older, State.RUNNING))
     await operations.record(transition(newer, State.WAITING))
 

@@ -1,0 +1,104 @@
+"""`nodesmith ops history|pending`: what has ended, and what still waits."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+from rich.console import Group
+from rich.markup import escape
+
+from cli.client import ApiClient, read
+from cli.connection import connect
+from cli.options import Home, Json, Token, Url
+from cli.render import Column, ago, duration, local_time, make_console, print_json, table, word
+from cli.render import show as display
+from cli.tokens import seconds
+from contracts.http import OperationView
+from contracts.operation_http import HistoryPage, PendingView, PendingWork
+
+_PAGE = 1000
+
+
+def _took(operation: OperationView) -> str:
+    ended = operation.ended_at
+    return duration((ended - operation.created_at).total_seconds()) if ended else ""
+
+
+ENDED: list[Column[OperationView]] = [
+    Column("ENDED", lambda op: local_time(op.ended_at)),
+    Column("STATE", lambda op: word(op.state)),
+    Column("WHAT", lambda op: escape(f"{op.kind} {op.backend} {op.version}".rstrip())),
+    Column("NODE", lambda op: escape(op.node_name)),
+    Column("TOOK", _took, from_width=100),
+    Column("BY", lambda op: escape(op.requested_by), from_width=110),
+    Column("ID", lambda op: op.op_id, from_width=120),
+    Column("WHY", lambda op: escape(op.message) if op.reason else "", from_width=150, may_wrap=True),
+]
+
+PENDING: list[Column[PendingWork]] = [
+    Column("NAME", lambda work: escape(work.name)),
+    Column("OPEN", lambda work: str(work.total), right=True),
+    Column("STATES", lambda work: _counted(work.states), may_wrap=True),
+    Column("WAITS FOR", lambda work: _counted(work.reasons), may_wrap=True),
+    Column("OLDEST", lambda work: ago(work.oldest)),
+    Column("NEXT TRY", lambda work: local_time(work.next_try), from_width=110),
+]
+
+
+def register(operations: typer.Typer) -> None:
+    operations.command("history")(history)
+    operations.command("pending")(pending)
+
+
+def history(
+    *,
+    node: Annotated[str | None, typer.Option(help="Only those of this node.", show_default=False)] = None,
+    backend: Annotated[str | None, typer.Option(help="Only those of this backend.", show_default=False)] = None,
+    state: Annotated[str | None, typer.Option(help="Only those that ended so.", show_default=False)] = None,
+    batch: Annotated[str | None, typer.Option(help="Only those of this batch.", show_default=False)] = None,
+    since: Annotated[str | None, typer.Option(help="Only the last 15m, 12h, 7d.", show_default=False)] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Show what has ended, the newest first. Kept for 90 days."""
+    began = (datetime.now(UTC) - timedelta(seconds=seconds(since) or 0)).isoformat() if since else None
+    filters = {"node": node, "backend": backend, "state": state, "batch": batch, "since": began}
+    with connect(url, token, home) as api:
+        operations = _collect(api, filters, limit)
+    if as_json:
+        return print_json(operations)
+    console = make_console()
+    return display(console, table(operations, ENDED, console.width) if operations else "Nothing has ended yet.")
+
+
+def _collect(api: ApiClient, filters: dict[str, str | None], limit: int) -> list[OperationView]:
+    found: list[OperationView] = []
+    cursor: str | None = None
+    while len(found) < limit:
+        size = min(limit - len(found), _PAGE)
+        page = read(HistoryPage, api.get("/api/operations/history", **filters, limit=size, cursor=cursor))
+        found += [read(OperationView, entry) for entry in page.operations]
+        cursor = page.next
+        if cursor is None:
+            break
+    return found
+
+
+def pending(*, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+    """Show open work per node and per backend, and what it waits for."""
+    with connect(url, token, home) as api:
+        view = read(PendingView, api.get("/api/operations/pending"))
+    if as_json:
+        return print_json(view)
+    console = make_console()
+    if not view.total:
+        return console.print("No operation is open.")
+    by_node, by_backend = (table(works, PENDING, console.width) for works in (view.nodes, view.backends))
+    return display(console, Group("by node", by_node, "", "by backend", by_backend))
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in sorted(counts.items()))
