@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-import structlog
-
 from agent.installer import Installer
+from agent.models import Models
 from agent.operations import Operations
 from contracts.messages import (
     BackendList,
@@ -17,15 +16,16 @@ from contracts.messages import (
     StopOrder,
 )
 
-log = structlog.stdlib.get_logger(__name__)
-
 
 class Desk:
     """Operations go to their own desk; the rest is answered here."""
 
-    def __init__(self, operations: Operations, installer: Installer, obey: Callable[[StopOrder], None]) -> None:
+    def __init__(
+        self, operations: Operations, installer: Installer, models: Models, obey: Callable[[StopOrder], None]
+    ) -> None:
         self._operations = operations
         self._installer = installer
+        self._models = models
         self._obey = obey
 
     async def command(self, command: Command) -> CommandReply | None:
@@ -44,8 +44,7 @@ class Desk:
             return BackendList(error=str(error))
 
     async def stop_backend(self, command: Command) -> None:
-        """This agent installs backends and starts none, so there is nothing to stop."""
-        log.info("stop.nothing_runs", backend=command.backend)
+        await self._models.stop_backend(command)
 
     async def stop_node(self, order: StopOrder) -> None:
         self._obey(order)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from agent.archive import Limits, Unpacker
+from agent.changeover import Changed, Changeover
 from agent.downloads import Downloads, Fetched
 from agent.failures import OperationFailed
 from agent.job import Done, Job
@@ -20,10 +21,19 @@ class Installer:
     """Fetch, verify, unpack beside the live version, swap. Until the swap the old version serves."""
 
     def __init__(
-        self, shelf: Shelf, downloads: Downloads, threads: Threads, space: Space, limits: Limits, *, at_once: int
+        self,
+        shelf: Shelf,
+        downloads: Downloads,
+        changeover: Changeover,
+        *,
+        threads: Threads,
+        space: Space,
+        limits: Limits,
+        at_once: int,
     ) -> None:
         self._shelf = shelf
         self._downloads = downloads
+        self._changeover = changeover
         self._threads = threads
         self._space = space
         self._limits = limits
@@ -53,15 +63,19 @@ class Installer:
         if before is None and command.kind is Kind.UPGRADE:
             raise not_installed(command.family)
         if self._has(before, command, command.sha256):
-            return Done(changed=False, before=before, after=before)
+            return await self._unchanged(job, before)
         plan = await self._downloads.plan(command)
         if self._has(before, command, plan.digest):
-            return Done(changed=False, before=before, after=before)
+            return await self._unchanged(job, before)
         async with self._downloads.fetched(job, plan) as artifact:
             if self._has(before, command, artifact.digest):
-                return Done(changed=False, before=before, after=before)
-            after = await self._replace(job, artifact)
-        return Done(changed=True, before=before, after=after)
+                return await self._unchanged(job, before)
+            changed = await self._replace(job, artifact)
+        return _done(before, changed)
+
+    async def _unchanged(self, job: Job, installed: Installed | None) -> Done:
+        aligned = await self._changeover.align(job, installed)
+        return Done(False, installed, installed, aligned.addresses, aligned.stopped)  # noqa: FBT003
 
     def _has(self, installed: Installed | None, command: Command, digest: str) -> bool:
         """Installed already, and fit to run."""
@@ -69,7 +83,7 @@ class Installer:
             return False
         return self._shelf.is_runnable(command.family)
 
-    async def _replace(self, job: Job, artifact: Fetched) -> Installed | None:
+    async def _replace(self, job: Job, artifact: Fetched) -> Changed:
         command, run = job.command, self._threads.run
         job.gauge.move(Phase.EXTRACTING)
         try:
@@ -78,10 +92,10 @@ class Installer:
             await run(job.halt, self._shelf.seal, staging, command, artifact.digest, job.halt)
             job.gauge.move(Phase.SWAPPING)
             job.commit()
-            after = await run(job.halt, self._shelf.put_live, command.family, staging)
+            changed = await self._changeover.swap(job, lambda: self._shelf.put_live(command.family, staging))
             if not self._space.has_headroom():
                 await run(job.halt, self._shelf.forget_previous, command.family)
-            return after
+            return changed
         finally:
             await run(job.halt, self._shelf.unstage, command.family, command.op_id)
 
@@ -99,15 +113,20 @@ class Installer:
         family, run = job.command.family, self._threads.run
         job.gauge.move(Phase.SWAPPING)
         before = await run(job.halt, self._shelf.installed, family)
+        await run(job.halt, self._shelf.require_previous, family)
         job.commit()
-        after = await run(job.halt, self._shelf.roll_back, family)
-        return Done(changed=True, before=before, after=after)
+        return _done(before, await self._changeover.swap(job, lambda: self._shelf.roll_back(family)))
 
     async def _remove(self, job: Job) -> Done:
         family = job.command.family
         before = await self._threads.run(job.halt, self._shelf.installed, family)
+        stopped = await self._changeover.stop_all(family)
         removed = await self._threads.run(job.halt, self._shelf.remove, family, job.command.op_id)
-        return Done(changed=removed, before=before)
+        return Done(changed=removed, before=before, stopped=stopped)
+
+
+def _done(before: Installed | None, changed: Changed) -> Done:
+    return Done(True, before, changed.after, changed.addresses, changed.stopped)  # noqa: FBT003
 
 
 def _unpack(unpacker: Unpacker, artifact: Fetched) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agent.failures import OperationFailed, Stopped
@@ -19,6 +19,8 @@ class Done:
     changed: bool
     before: Installed | None = None
     after: Installed | None = None
+    addresses: dict[str, str] = field(default_factory=dict)
+    stopped: list[str] = field(default_factory=list)
 
 
 class Job:
@@ -91,7 +93,15 @@ class Performer(Protocol):
 
 
 def success(job: Job, done: Done) -> Outcome:
-    return _outcome(job, result=Result.SUCCEEDED, changed=done.changed, before=done.before, after=done.after)
+    return _outcome(
+        job,
+        result=Result.SUCCEEDED,
+        changed=done.changed,
+        before=done.before,
+        after=done.after,
+        addresses=done.addresses,
+        stopped_process_keys=done.stopped,
+    )
 
 
 def failure(job: Job, why: OperationFailed) -> Outcome:

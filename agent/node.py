@@ -19,6 +19,7 @@ from agent.workshop import Workshop
 from bus.commands import serve
 from bus.connection import Bus, node_bus
 from bus.heartbeats import keep_beating
+from bus.models import serve_models
 from bus.presence import answer_for
 from bus.reports import NodeReports
 from contracts.http import RegisterRequest
@@ -46,7 +47,7 @@ class Agent:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`. A node that was removed stays, idle, so that nothing starts it again for nothing."""
-        interrupted = await asyncio.to_thread(self._workshop.take_stock)
+        interrupted = await self._workshop.take_stock()
         try:
             if (retired := self._retirement.load()) is None:
                 retired = await self._take_part(interrupted, stop)
@@ -54,7 +55,7 @@ class Agent:
                 self._retirement.tell(retired)
                 await stop.wait()
         finally:
-            self._workshop.close()
+            await self._workshop.close()
 
     async def _take_part(self, interrupted: list[Outcome], stop: asyncio.Event) -> Retired | None:
         """Registered and linked, again and again, until `stop` or until we were removed."""
@@ -93,7 +94,9 @@ class Agent:
             NodeReports(bus, identity.node_id),
             progress_every=self._settings.progress_interval.total_seconds(),
         )
-        await serve(bus, identity.node_id, Desk(operations, self._workshop.installer, orders.put_nowait))
+        models = self._workshop.models
+        await serve(bus, identity.node_id, Desk(operations, self._workshop.installer, models, orders.put_nowait))
+        await serve_models(bus, identity.node_id, models)
         await answer_for(bus, identity.node_id, self._boot_id)
         bus.start()
         for outcome in interrupted:
@@ -129,7 +132,10 @@ class Agent:
         )
         if obeying.cancelled():
             return StopWhy.UNKNOWN
-        if (why := obeying.result()) in (StopWhy.ASKED, StopWhy.UNKNOWN):
+        why = obeying.result()
+        if why in (StopWhy.ASKED, StopWhy.UNKNOWN, *SENTENCES):
+            await self._workshop.stop_backends()
+        if why in (StopWhy.ASKED, StopWhy.UNKNOWN):
             stop.set()
         return why
 

@@ -44,6 +44,19 @@ class AgentSettings(BaseSettings):
     """refuse archives for which nobody gives a sha256 digest"""
     parallel_operations: int = Field(default=4, gt=0)
     """installs and upgrades of different backends that run at once; the others wait"""
+    backend_host: str = "127.0.0.1"
+    """where the backends that this agent starts listen"""
+    backend_first_port: int = Field(default=21000, gt=0, lt=65536)
+    backend_last_port: int = Field(default=21999, gt=0, lt=65536)
+    """the range of their ports, both ends included"""
+    health_timeout: Duration = timedelta(seconds=30)
+    """a backend that was started and is not healthy after so long has failed"""
+    stop_grace: Duration = timedelta(seconds=30)
+    """what a backend gets to finish its work before it is killed, with all its processes"""
+    log_limit: int = Field(default=64 * _MIB, ge=64 * 1024)
+    """bytes of output that are kept of each backend"""
+    keep_backends: bool = True
+    """let backends go on when the agent ends; it finds them again when it starts"""
     max_members: int = Field(default=500_000, gt=0)
     max_unpacked: int = Field(default=512 * 1024 * _MIB, gt=0)
     log_level: str = "INFO"

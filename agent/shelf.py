@@ -106,22 +106,46 @@ class Shelf:
         point(folder / "current", place.name, self._disk)
         if replaced is None:
             self._disk.sync(self._root)
-        self._drop_unused(folder)
         return self._describe(folder)
+
+    def prune(self, family: str) -> None:
+        """Drop what is neither current nor previous, once nobody wants to undo the swap any more."""
+        self._drop_unused(self._folder(family))
 
     # going back -----------------------------------------------------------------------------------------------
 
+    def require_previous(self, family: str) -> None:
+        """Say what is missing for going back."""
+        folder = self._folder(family)
+        if self._describe(folder) is None:
+            raise not_installed(family)
+        if self._version(folder, "previous") is None:
+            raise OperationFailed(Reason.NO_PREVIOUS_VERSION, f"Only one version of {family} is on this node.")
+
     def roll_back(self, family: str) -> Installed | None:
         """The previous version serves again, and the one it replaces becomes the previous one."""
+        self.require_previous(family)
         folder = self._folder(family)
         current, previous = target_of(folder / "current"), target_of(folder / "previous")
-        if self._describe(folder) is None or current is None:
-            raise not_installed(family)
-        if previous is None or self._version(folder, "previous") is None:
-            raise OperationFailed(Reason.NO_PREVIOUS_VERSION, f"Only one version of {family} is on this node.")
-        point(folder / "current", previous, self._disk)
-        point(folder / "previous", current, self._disk)
+        point(folder / "current", previous or "", self._disk)
+        point(folder / "previous", current or "", self._disk)
         return self._describe(folder)
+
+    def pointers(self, family: str) -> tuple[str | None, str | None]:
+        """What serves and what did before, for `restore`."""
+        folder = self._folder(family)
+        return target_of(folder / "current"), target_of(folder / "previous")
+
+    def restore(self, family: str, pointers: tuple[str | None, str | None]) -> None:
+        """Undo a swap; the version that is no good goes away."""
+        folder, (current, previous) = self._folder(family), pointers
+        if current is not None:
+            point(folder / "current", current, self._disk)
+        if previous is not None:
+            point(folder / "previous", previous, self._disk)
+            self._drop_unused(folder)
+        else:
+            self.forget_previous(family)
 
     def forget_previous(self, family: str) -> None:
         """For lack of space, or because it is no good."""

@@ -1,27 +1,34 @@
 """Everything that changes this node, built once from the settings."""
 
 import asyncio
+import itertools
 from collections.abc import Callable
 
 import httpx2
 import structlog
 
 from agent import archive, downloads
+from agent.changeover import Changeover
 from agent.downloads import Downloads
 from agent.images import Images, this_platform
 from agent.installer import Installer
 from agent.journal import DiskJournal
+from agent.models import Models
+from agent.ports import Ports
 from agent.settings import AgentSettings
 from agent.shelf import Shelf
 from agent.sources import Sources, Timeouts
 from agent.space import Space
+from agent.supervisor import Rules, Supervisor
 from agent.threads import Threads
 from agent.ways import ControlPlane, Ways
 from contracts.messages import Outcome
 
 log = structlog.stdlib.get_logger(__name__)
 
-_TIDY_EVERY_S = 3600.0
+_LOGS_EVERY_S = 5.0
+_TIDY_EVERY = 720
+"""so many times that, which is an hour"""
 
 Who = Callable[[], tuple[str, str]]
 """the node's id and its own credential, as they are now"""
@@ -38,12 +45,28 @@ class Workshop:
         space = Space(home, settings.disk_headroom, settings.disk_headroom_share)
         self._downloads = self._build_downloads(settings, http, who, space)
         limits = archive.Limits(members=settings.max_members, unpacked=settings.max_unpacked)
+        self.supervisor = self._build_supervisor(settings)
+        grace = settings.stop_grace.total_seconds()
         self.installer = Installer(
-            self._shelf, self._downloads, self._threads, space, limits, at_once=settings.parallel_operations
+            self._shelf,
+            self._downloads,
+            Changeover(self._shelf, self.supervisor, self._threads, grace=grace),
+            threads=self._threads,
+            space=space,
+            limits=limits,
+            at_once=settings.parallel_operations,
         )
+        self.models = Models(self.supervisor, home, settings.log_limit)
+        self._keep_backends = settings.keep_backends
+        self._grace = grace
 
-    def take_stock(self) -> list[Outcome]:
-        """What an earlier life of this agent left behind; it is reported, never resumed."""
+    async def take_stock(self) -> list[Outcome]:
+        """What an earlier life of this agent left behind: operations are reported, processes are found again."""
+        interrupted = await asyncio.to_thread(self._look_around)
+        self.supervisor.adopt()
+        return interrupted
+
+    def _look_around(self) -> list[Outcome]:
         self._shelf.tidy()
         self._downloads.tidy()
         interrupted = self.journal.load()
@@ -51,17 +74,36 @@ class Workshop:
 
     async def keep_tidy(self) -> None:
         """For an agent that runs for months."""
-        while True:
-            await asyncio.sleep(_TIDY_EVERY_S)
+        for number in itertools.count(1):
+            await asyncio.sleep(_LOGS_EVERY_S)
             try:
-                await asyncio.to_thread(self._downloads.tidy)
-                await self.journal.reap()
+                await asyncio.to_thread(self.supervisor.turn_logs)
+                if number % _TIDY_EVERY == 0:
+                    await asyncio.to_thread(self._downloads.tidy)
+                    await self.journal.reap()
             except OSError:
                 log.exception("tidy.failed")
 
-    def close(self) -> None:
+    async def stop_backends(self) -> None:
+        await self.supervisor.stop(self.supervisor.everything(), self._grace)
+
+    async def close(self) -> None:
+        """The backends go on, unless the settings say otherwise."""
+        if not self._keep_backends:
+            await self.stop_backends()
+        self.supervisor.let_go()
         self.journal.close()
         self._threads.close()
+
+    def _build_supervisor(self, settings: AgentSettings) -> Supervisor:
+        ports = Ports(settings.backend_host, settings.backend_first_port, settings.backend_last_port)
+        rules = Rules(
+            home=settings.home,
+            host=settings.backend_host,
+            health_timeout=settings.health_timeout.total_seconds(),
+            log_limit=settings.log_limit,
+        )
+        return Supervisor(rules, ports, self._shelf.live)
 
     def _build_downloads(self, settings: AgentSettings, http: httpx2.AsyncClient, who: Who, space: Space) -> Downloads:
         timeouts = Timeouts(settings.header_timeout.total_seconds(), settings.idle_timeout.total_seconds())

@@ -93,7 +93,7 @@ class NodeDesk(WorkerDesk, Protocol):
 
 
 @dataclass(frozen=True)
-class _Exchange(Generic[Asked]):
+class Exchange(Generic[Asked]):
     """How one kind of message is read, and what answers it."""
 
     read: Callable[[bytes], Asked]
@@ -115,8 +115,8 @@ class _Exchange(Generic[Asked]):
 async def serve(bus: Bus, node_id: str, desk: NodeDesk) -> None:
     """The node's end: hear its own commands. Each message has its own task, so a slow one blocks no other."""
     await serve_localai(bus, node_id, desk)
-    await _hear(bus, subjects.cancel(node_id), _Exchange(CancelCommand.decode, desk.cancel))
-    await _hear(bus, subjects.operation(node_id), _Exchange(OpQuestion.decode, desk.ask))
+    await hear(bus, subjects.cancel(node_id), Exchange(CancelCommand.decode, desk.cancel))
+    await hear(bus, subjects.operation(node_id), Exchange(OpQuestion.decode, desk.ask))
 
 
 async def serve_localai(bus: Bus, node_id: str, desk: WorkerDesk) -> None:
@@ -127,10 +127,10 @@ async def serve_localai(bus: Bus, node_id: str, desk: WorkerDesk) -> None:
         Kind.REMOVE: subjects.delete(node_id),
     }
     for kind, subject in kinds.items():
-        await _hear(bus, subject, _Exchange(partial(_read_command, kind), desk.command))
-    await _hear(bus, subjects.list_backends(node_id), _Exchange(bytes, lambda _: desk.list_backends()))
-    await _hear(bus, subjects.stop_backend(node_id), _Exchange(_read_stop, desk.stop_backend))
-    await _hear(bus, subjects.stop_node(node_id), _Exchange(_read_stop_order, desk.stop_node))
+        await hear(bus, subject, Exchange(partial(_read_command, kind), desk.command))
+    await hear(bus, subjects.list_backends(node_id), Exchange(bytes, lambda _: desk.list_backends()))
+    await hear(bus, subjects.stop_backend(node_id), Exchange(_read_stop, desk.stop_backend))
+    await hear(bus, subjects.stop_node(node_id), Exchange(_read_stop_order, desk.stop_node))
 
 
 _NOT_UNDERSTOOD = CommandReply(
@@ -156,7 +156,7 @@ def _read_stop_order(payload: bytes) -> StopOrder:
         return StopOrder()
 
 
-async def _hear(bus: Bus, subject: str, exchange: _Exchange[Any]) -> None:
+async def hear(bus: Bus, subject: str, exchange: Exchange[Any]) -> None:
     tasks: set[asyncio.Task[None]] = set()
 
     async def answer(message: Msg) -> None:

@@ -31,6 +31,7 @@ def put(shelf: Shelf, version: str, digest: str, family: str = "echo") -> Path:
     (staging / "run.sh").write_text(f"{version} {digest}")
     shelf.seal(staging, command, digest * 64, NEVER)
     shelf.put_live(family, staging)
+    shelf.prune(family)
     return staging
 
 
