@@ -25,6 +25,7 @@ log = structlog.stdlib.get_logger(__name__)
 LONGEST_REASON = 500
 _BIGGEST_BODY = 64 * 1024
 _SECRET = re.compile(r"token|secret|password|credential|key", re.IGNORECASE)
+_VERBS = {"POST": "create", "PUT": "set", "PATCH": "merge", "DELETE": "remove"}
 _VOLATILE = {"last_heartbeat", "updated_at", "unreachable_since", "open_operations", "boot_id", "status"}
 """what moves by itself between two looks at a node"""
 
@@ -45,12 +46,20 @@ async def begin(request: Request, who: Caller) -> None:
     """The caller is admitted and about to change something: look at it as it was."""
     if hasattr(request.state, "pending"):
         return
-    route, found = request.scope["route"], parts_of(request)
-    kind = route.tags[0] if route.tags else "api"
-    look = _look_at(found, request.path_params)
+    look = _look_at(parts_of(request), request.path_params)
     before = await look()
-    change = Change(who.name, f"{kind}.{route.name}", *_target(request.path_params, before))
+    action = action_of(request.method, request.scope["route"].path)
+    change = Change(who.name, action, *_target(request.path_params, before))
     request.state.pending = Pending(change, look, before)
+
+
+def action_of(method: str, path: str) -> str:
+    """The path in words: nodes.approve, nodes.backends.install, nodes.labels.set, tokens.create, tokens.remove."""
+    words = [part for part in path.split("/") if part and not part.startswith("{") and part != "api"]
+    is_collection = len(words) == 1 and words[0].endswith("s")
+    if method != "POST" or is_collection:
+        words.append(_VERBS.get(method, method.lower()))
+    return ".".join(words)
 
 
 def tell(request: Request, **facts: Any) -> None:

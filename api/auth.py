@@ -10,15 +10,16 @@ Every route declares one of them, and one that forgets is for admins only:
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from fastapi import Depends, Request
+from fastapi import Depends, Path, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
 from api import auditing
 from api.parts import PartsOf, parts_of
+from contracts.http import NodeView
 from domain.access import Caller, Role
-from domain.errors import NotAllowed, NotSignedIn
-from domain.secrets import hash_token
+from domain.errors import NotAllowed, NotSignedIn, UnknownNode
+from domain.secrets import hash_token, same
 from services.access import require
 
 SESSION_COOKIE = "nodesmith_session"
@@ -36,6 +37,7 @@ async def bearer(credentials: Annotated[HTTPAuthorizationCredentials | None, Dep
 
 
 Bearer = Annotated[str, Depends(bearer)]
+NodeId = Annotated[str, Path(description="Id or name of the node.")]
 Session = Annotated[str | None, Depends(_session)]
 
 
@@ -80,8 +82,33 @@ async def any_role(request: Request, who: CallerOf) -> str:
     return await _admit(request, who, Role.VIEWER)
 
 
-async def itself() -> None:
-    """For a node that speaks for itself: the route checks that the credential is that node's own."""
+async def itself(request: Request, parts: PartsOf, token: Bearer) -> NodeView | None:
+    """For a node that speaks for itself: the node that the path names, by its own credential.
+
+    Only who could register may learn that a node does not exist.
+    """
+    node = request.path_params.get("node")
+    if node is None:
+        return None
+    if not token:
+        raise NotSignedIn
+    try:
+        return await parts.registration.speaks_for(node, bearer=token)
+    except UnknownNode:
+        if same(token, parts.registration.registration_token):
+            await parts.lifecycle.tell_if_removed(node)
+            raise
+        raise NotSignedIn from None
+
+
+async def speaker(
+    node: NodeId,
+    known: Annotated[NodeView | None, Depends(itself)],
+) -> NodeView:
+    """The node that speaks, where the path names it."""
+    if known is None:
+        raise NotSignedIn(f"Nobody speaks for node {node}.")
+    return known
 
 
 async def anyone(request: Request) -> None:
@@ -89,6 +116,7 @@ async def anyone(request: Request) -> None:
     request.state.is_open = True
 
 
+Speaker = Annotated[NodeView, Depends(speaker)]
 Viewer = Annotated[str, Depends(viewer)]
 Operator = Annotated[str, Depends(operator)]
 Admin = Annotated[str, Depends(admin)]

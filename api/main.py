@@ -28,10 +28,23 @@ AUTO_APPROVE = "NODESMITH_AUTO_APPROVE is on: whoever has the registration token
 class ApiServer(uvicorn.Server):
     """Uvicorn without signal handlers of its own; it ends the event streams before it waits for open requests."""
 
-    def __init__(self, parts: Parts, listening: socket.socket, encrypted: "Encrypted | None" = None) -> None:
-        app = create_app(parts)
+    def __init__(
+        self,
+        parts: Parts,
+        listening: socket.socket,
+        encrypted: "Encrypted | None" = None,
+        *,
+        trusted_proxies: str = "127.0.0.1",
+    ) -> None:
         super().__init__(
-            uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=GRACE_S)
+            uvicorn.Config(
+                create_app(parts),
+                log_config=None,
+                access_log=False,
+                lifespan="on",
+                timeout_graceful_shutdown=GRACE_S,
+                forwarded_allow_ips=trusted_proxies,
+            )
         )
         self._events = parts.events
         self._socket = listening
@@ -83,7 +96,8 @@ async def serve(settings: ControlSettings, stop: asyncio.Event) -> int:
         log.info("api.listening", host=settings.api_host, port=settings.api_port, also=settings.listen_host)
         if settings.auto_approve:
             log.warning("api.auto_approve", meaning=AUTO_APPROVE)
-        await ApiServer(parts, listening, encrypted).run_until(stop)
+        server = ApiServer(parts, listening, encrypted, trusted_proxies=settings.trusted_proxies)
+        await server.run_until(stop)
     return 0
 
 

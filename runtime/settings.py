@@ -37,6 +37,8 @@ class ControlSettings(BaseSettings):
     """the CA behind that certificate: told to nodes that join, trusted by us beside the system's"""
     public_url: str = ""
     """how other machines reach the API, for invites; default: where it listens"""
+    trusted_proxies: str = "127.0.0.1"
+    """addresses of proxies in front of the API, whose word for a client's address is taken; * is all"""
     admin_token_file: Path | None = None
     registration_token_file: Path | None = None
     sign_in_failures: int = Field(default=30, gt=0)
@@ -46,6 +48,16 @@ class ControlSettings(BaseSettings):
 
     gallery_folder: Path = Path("gallery")
     """where the api packs the built-in backends, and serves them from"""
+    gallery_refresh: Duration = timedelta(hours=1)
+    """how often galleries are read again"""
+    upload_limit: int = Field(default=50 * 1024**3, gt=0)
+    """bytes of an archive that is uploaded"""
+    upgrade_check: Duration = timedelta(hours=6)
+    """how often registries are asked what the tags of installed backends stand for"""
+    auto_upgrade: bool = False
+    """upgrade by itself what has a newer build in a gallery"""
+    sources_key_file: Path | None = None
+    """seals the passwords of `nodesmith sources`; without it none are taken in"""
     uri_schemes: frozenset[str] = frozenset({"file", "http", "https"})
     policy: Policy = Field(default_factory=Policy)
     """e.g. NODESMITH_POLICY__REQUEST_TIMEOUT=15m"""

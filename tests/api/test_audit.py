@@ -1,10 +1,14 @@
 """The audit trail: every change has a row that says who, what, on what, from what to what, when and why."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from fastapi.routing import APIRoute
 
+from api.app import _ROUTERS
+from api.auditing import action_of
 from tests.api.station import Api, bearer
 
 
@@ -39,7 +43,11 @@ async def test_an_install_and_its_cancel_name_the_token_that_asked(api: Api) -> 
     op_id = accepted.json()["jobID"]
     await api.http.post(f"/api/operations/{op_id}/cancel", json={"reason": "wrong rack"}, headers=headers)
     cancelled, installed = await entries(api, actor="night-shift")
-    assert (installed["action"], installed["target"], installed["reason"]) == ("nodes.install", node["name"], "INC-42")
+    assert (installed["action"], installed["target"], installed["reason"]) == (
+        "nodes.backends.install",
+        node["name"],
+        "INC-42",
+    )
     assert installed["after"] == {"backend": "echo"}
     assert (cancelled["action"], cancelled["target"], cancelled["reason"]) == (
         "operations.cancel",
@@ -53,9 +61,21 @@ async def test_tokens_are_written_down_without_their_secrets(api: Api) -> None:
     await api.http.delete("/api/tokens/robot", params={"reason": "left"})
     revoked, created = await entries(api, target="robot")
     assert (created["action"], created["after"]["role"]) == ("tokens.create", "viewer")
-    assert (revoked["action"], revoked["before"]["role"], revoked["reason"]) == ("tokens.revoke", "viewer", "left")
+    assert (revoked["action"], revoked["before"]["role"], revoked["reason"]) == ("tokens.remove", "viewer", "left")
     assert await entries(api, target=made["id"]) == [revoked, created]
     assert made["token"] not in (await api.http.get("/api/audit")).text
+
+
+def test_every_change_has_an_action_of_its_own() -> None:
+    """Found in the routes, so that a new one is covered by being there."""
+    seen: dict[str, str] = {}
+    for module in _ROUTERS:
+        for route in (route for route in module.router.routes if isinstance(route, APIRoute)):
+            for verb in (route.methods or set()) - {"GET", "HEAD"}:
+                action = action_of(verb, route.path)
+                where = f"{verb} {re.sub(r'^/api|/{[^}]*}', '', route.path)}"
+                assert re.fullmatch(r"[a-z-]+(\.[a-z-]+)*", action), action
+                assert seen.setdefault(action, where) == where, action
 
 
 async def test_what_was_refused_leaves_no_row(api: Api) -> None:
