@@ -1,0 +1,120 @@
+"""On the disk there is the old version or the new one, whenever the power goes."""
+
+import asyncio
+import errno
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.durable import Disk
+from agent.shelf import Shelf
+from tests.agent.dying import put
+from tests.agent.test_shelf import put as put_digest
+
+MAY_SERVE: dict[str, set[str | None]] = {
+    "install": {None, "1"},
+    "upgrade": {"1", "2"},
+    "upgrade with a previous version": {"2", "3"},
+    "rollback": {"2", "1"},
+    "restore": {"2", "1"},
+    "removal": {"2", None},
+}
+
+
+async def test_killed_at_every_step_the_old_or_the_new_version_serves_whole(tmp_path: Path):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.agent.dying", str(tmp_path / "backends"), stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    for change, deaths in json.loads(output).items():
+        served = [death["version"] for death in deaths]
+        assert set(served) == MAY_SERVE[change], change
+        assert sum(one != other for one, other in itertools.pairwise(served)) == 1, f"{change} flickers"
+        for death in deaths:
+            assert_whole(change, death)
+        assert [death["lived"] for death in deaths] == [False] * (len(deaths) - 1) + [True]
+
+
+def assert_whole(change: str, death: dict[str, Any]) -> None:
+    where = f"{change}, killed before step {death['steps']}"
+    assert death["content"] == death["data"] == death["version"], where
+    if death["version"] is not None:
+        assert death["files"] == ["lib", "lib/data", "metadata.json", "run.sh"], where
+    assert death["leftovers"] == [], where
+
+
+class Recorded(Disk):
+    """Every step, by what it does and to what."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, str]] = []
+
+    def write(self, path: Path, content: bytes, mode: int) -> None:
+        super().write(path, content, mode)
+        self.steps.append(("sync", path.name))
+
+    def sync(self, path: Path) -> None:
+        super().sync(path)
+        self.steps.append(("sync", path.name))
+
+    def rename(self, old: Path, new: Path) -> None:
+        super().rename(old, new)
+        self.steps.append(("rename", f"{old.name} -> {new.name}"))
+
+
+def test_everything_is_synced_before_anybody_is_pointed_at_it(tmp_path: Path):
+    disk = Recorded()
+    shelf = Shelf(tmp_path / "backends", disk)
+    shelf.tidy()
+    put(shelf, "1")
+    disk.steps.clear()
+    put(shelf, "2")
+    staged = next(step for step in disk.steps if step[1].startswith(".staging") and step[0] == "rename")
+    placed, current = disk.steps.index(staged), disk.steps.index(("rename", ".current.draft -> current"))
+    previous = disk.steps.index(("rename", ".previous.draft -> previous"))
+    before, between, after = disk.steps[:placed], disk.steps[placed + 1 : previous], disk.steps[current + 1 :]
+    assert staged[1].endswith(" -> 2")
+    for name in ("run.sh", "data", "metadata.json", "lib", staged[1].split(" -> ")[0]):
+        assert ("sync", name) in before
+    assert between == [("sync", "echo")]
+    assert disk.steps[previous + 1 : current] == [("sync", "echo")]
+    assert after == [("sync", "echo")]
+
+
+class NoLinks(Disk):
+    def symlink(self, link: Path, target: str) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+
+def test_a_disk_without_links_is_switched_by_one_rename_all_the_same(tmp_path: Path):
+    shelf = Shelf(tmp_path / "backends", NoLinks())
+    shelf.tidy()
+    put_digest(shelf, "1", "a")
+    put_digest(shelf, "2", "b")
+    folder = tmp_path / "backends" / "echo"
+    assert not (folder / "current").is_symlink()
+    assert ((folder / "current").read_text(), (folder / "previous").read_text()) == ("2", "1")
+    live, installed = shelf.live("echo"), shelf.installed("echo")
+    assert live is not None
+    assert installed is not None
+    assert (live / "run.sh").read_text() == "2 b"
+    assert (installed.version, installed.previous_version) == ("2", "1")
+    shelf.roll_back("echo")
+    Shelf(tmp_path / "backends").tidy()
+    assert [each.version for each in shelf.everything()] == ["1"]
+
+
+def test_a_disk_that_refuses_for_another_reason_is_not_taken_for_one_without_links(tmp_path: Path):
+    class Full(Disk):
+        def symlink(self, link: Path, target: str) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    shelf = Shelf(tmp_path / "backends", Full())
+    shelf.tidy()
+    with pytest.raises(OSError, match="No space"):
+        put_digest(shelf, "1", "a")
+    assert shelf.installed("echo") is None
