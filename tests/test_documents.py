@@ -45,7 +45,7 @@ def test_the_limits_that_the_guide_names_exist() -> None:
 
 @each_document
 def test_every_command_that_is_named_exists(document: Path) -> None:
-    for name, below in re.findall(r"nodesmith ([a-z]+)(?: ([a-z]+))?", document.read_text()):
+    for name, below in re.findall(r"nodesmith ([a-z]+)(?: ([a-z][a-z-]*))?", document.read_text()):
         if name not in COMMANDS:
             pytest.fail(f"nodesmith {name}")
         group = getattr(_load(name), "commands", None)

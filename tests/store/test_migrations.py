@@ -71,6 +71,7 @@ async def test_check_constraint_admits_exactly_the_states_of_the_transition_tabl
 
 
 async def test_ten_at_once_migrate_an_empty_database(postgres_server: PostgresForTests) -> None:
+    """R13: under one advisory lock; there is no queue to prune (R13b superseded)."""
     url = await postgres_server.create_database()
     databases = [Database(url, pool_size=1) for _ in range(10)]
     await asyncio.gather(*(database.migrate() for database in databases))

@@ -1,0 +1,293 @@
+"""Whatever happens to nodes, in whatever order: no status but the right one, and no way around the approval."""
+
+import asyncio
+import secrets
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from contracts.http import Running
+from contracts.messages import Heartbeat
+from domain.errors import IdentityInUse, InvalidRequest, NodesmithError
+from domain.node import NodeStatus
+from services.lifecycle import Lifecycle
+from services.registration import Registration
+from store.database import Database
+from store.life import NodeLife
+from store.nodes import Nodes
+from tests.databases import migrated_template
+from tests.servers import PostgresForTests
+from tests.services.conftest import TOKEN, registration_on
+from tests.services.links import PlayedPresence
+from tests.services.test_lifecycle import RecordedSignals
+from tests.services.test_registration import a_node
+from tests.store.clock import SetClock
+
+T = TypeVar("T")
+
+SILENT_AFTER_S = 60
+AWAY_AFTER_S = 15
+TOUCH_EVERY_S = 10
+
+
+class World:
+    """The registry on PostgreSQL, driven step by step; its clock is the test's."""
+
+    def __init__(self, url: str) -> None:
+        self._runner = asyncio.Runner()
+        self.clock = SetClock()
+        self.database = self.run(self._open(url))
+        self.nodes = Nodes(self.database, clock=self.clock)
+        life, self.presence = NodeLife(self.database), PlayedPresence()
+        self.lifecycle = Lifecycle(self.nodes, life, RecordedSignals(), self.presence, self.clock)
+        self.registration: Registration = registration_on(self.database, self.presence, clock=self.clock)
+
+    async def _open(self, url: str) -> Database:
+        return Database(url)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(coroutine)
+
+    def listen(self) -> None:
+        self.run(self.nodes.touch_listening(self.clock.now))
+
+    def close(self) -> None:
+        self.run(self.database.close())
+        self._runner.close()
+
+
+@dataclass
+class Known:
+    """What a person would keep in mind of one node."""
+
+    name: str
+    id: str
+    credential: str
+    boot: str
+    approved: bool = False
+    drained: bool = False
+    leaving: bool = False
+    left: bool = False
+    heard: bool = False
+    unreachable: bool = False
+    unheard_s: float = 0
+    """how long we listened and did not hear it"""
+
+    def status(self) -> NodeStatus:
+        if not self.approved:
+            return NodeStatus.PENDING
+        if self.drained or (self.leaving and not self.left):
+            return NodeStatus.DRAINING
+        if self.left or not self.heard or self.unheard_s > SILENT_AFTER_S:
+            return NodeStatus.OFFLINE
+        return NodeStatus.UNHEALTHY if self.unreachable else NodeStatus.HEALTHY
+
+
+@dataclass
+class Fleet:
+    known: dict[int, Known] = field(default_factory=dict)
+    stalled_s: float | None = None
+    """for how long the control plane has been deaf; None: it listens"""
+
+
+which = st.integers(min_value=0, max_value=1)
+
+
+class Life(RuleBasedStateMachine):
+    """Two nodes, one admin, and a control plane that may stall."""
+
+    world: World
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prefix = secrets.token_hex(4)
+        self.fleet = Fleet()
+        self.world.clock.forward(seconds=3600)
+        self.world.listen()
+
+    @initialize()
+    def one_is_there(self) -> None:
+        self.register(0, "boot-0")
+        self.approve(0)
+        self.heartbeat(0, from_it=True)
+
+    def teardown(self) -> None:
+        for number in list(self.fleet.known):
+            self.remove(number)
+
+    def _request(self, number: int, boot: str) -> Any:
+        return a_node(name=f"{self.prefix}-{number}", machine_id=f"m{number}", boot_id=boot)
+
+    @rule(number=which, boot=st.uuids())
+    def register(self, number: int, boot: object) -> None:
+        """New, or restarted: with the node's own credential if it has one."""
+        known = self.fleet.known.get(number)
+        answer = self.world.run(
+            self.world.registration.register(
+                self._request(number, str(boot)), bearer=known.credential if known else TOKEN
+            )
+        )
+        if known is None:
+            known = Known(answer.name, answer.id, answer.api_token or "", str(boot))
+            self.fleet.known[number] = known
+        known.boot, known.leaving, known.left = str(boot), False, False
+        assert answer.id == known.id
+        assert bool(answer.nats_jwt) is known.approved, "a voice on the bus exactly when approved"
+
+    @rule(number=which)
+    def renew(self, number: int) -> None:
+        if known := self.fleet.known.get(number):
+            self.world.run(self.world.registration.register(self._request(number, known.boot), bearer=known.credential))
+            known.leaving = known.left = False
+
+    @rule(number=which)
+    def copy(self, number: int) -> None:
+        """A second process with all that the first has, while the first answers."""
+        known = self.fleet.known.get(number)
+        if known is None:
+            return
+        self.world.presence.there = {(known.id, known.boot)}
+        try:
+            self.world.run(self.world.registration.register(self._request(number, "copy"), bearer=known.credential))
+        except IdentityInUse:
+            assert known.approved
+            assert not known.left
+        else:
+            assert known.left or not known.approved
+            known.boot, known.leaving, known.left = "copy", False, False
+        finally:
+            self.world.presence.there = set()
+
+    @rule(number=which)
+    def approve(self, number: int) -> None:
+        if known := self.fleet.known.get(number):
+            try:
+                self.world.run(self.world.registration.approve(known.name))
+            except InvalidRequest:
+                assert known.approved
+            known.approved = True
+
+    @rule(number=which)
+    def drain(self, number: int) -> None:
+        if known := self.fleet.known.get(number):
+            self.world.run(self.world.lifecycle.drain(known.id, running=Running.FINISH, actor="ada"))
+            known.drained = True
+
+    @rule(number=which)
+    def resume(self, number: int) -> None:
+        if known := self.fleet.known.get(number):
+            self.world.run(self.world.lifecycle.resume(known.id))
+            known.drained = known.leaving = False
+
+    @rule(number=which, step=st.sampled_from(["leaving", "left", "stayed"]))
+    def speak_for_itself(self, number: int, step: str) -> None:
+        if known := self.fleet.known.get(number):
+            node = self.world.run(self.world.registration.speaks_for(known.id, bearer=known.credential))
+            self.world.run(getattr(self.world.lifecycle, step)(node))
+            known.leaving = step == "leaving" or (known.leaving and step != "stayed")
+            known.left = step == "left" or (known.left and step != "stayed")
+
+    @rule(number=which)
+    def remove(self, number: int) -> None:
+        if known := self.fleet.known.pop(number, None):
+            self.world.run(self.world.lifecycle.remove(known.name, actor="ada"))
+            with pytest.raises(NodesmithError):
+                self.world.run(self.world.registration.speaks_for(known.id, bearer=known.credential))
+
+    @rule(number=which)
+    def reset_credential(self, number: int) -> None:
+        """The same machine may take its name back, but not its approval."""
+        if known := self.fleet.known.get(number):
+            self.world.run(self.world.lifecycle.reset_credential(known.name))
+            again = self.world.run(self.world.registration.register(self._request(number, "after-reset"), bearer=TOKEN))
+            known.credential, known.boot = again.api_token or "", "after-reset"
+            known.approved = known.leaving = known.left = False
+
+    @precondition(lambda self: self.fleet.stalled_s is None)
+    @rule(number=which, from_it=st.booleans())
+    def heartbeat(self, number: int, from_it: bool) -> None:
+        """From the node's process, or from another one that claims to be it."""
+        if known := self.fleet.known.get(number):
+            beat = Heartbeat(node_id=known.id, boot_id=known.boot if from_it else "an-impostor")
+            self.world.run(self.world.nodes.heartbeats([beat], self.world.clock.now))
+            if from_it:
+                known.heard, known.unheard_s, known.unreachable = True, 0, False
+
+    @rule(number=which)
+    def nobody_answers(self, number: int) -> None:
+        if known := self.fleet.known.get(number):
+            self.world.run(self.world.nodes.mark_unreachable(known.id, self.world.clock.now))
+            known.unreachable = True
+
+    @rule(steps=st.integers(min_value=1, max_value=7))
+    def time_passes(self, steps: int) -> None:
+        for _ in range(steps):
+            self.world.clock.forward(seconds=TOUCH_EVERY_S)
+            if self.fleet.stalled_s is None:
+                self.world.listen()
+                self._unheard_for(TOUCH_EVERY_S)
+            else:
+                self.fleet.stalled_s += TOUCH_EVERY_S
+
+    @precondition(lambda self: self.fleet.stalled_s is None)
+    @rule()
+    def control_plane_stalls(self) -> None:
+        self.fleet.stalled_s = 0
+
+    @precondition(lambda self: self.fleet.stalled_s is not None)
+    @rule()
+    def control_plane_is_back(self) -> None:
+        """After a short hiccup silence counts on; after a stall everybody gets the whole time anew."""
+        stalled, self.fleet.stalled_s = self.fleet.stalled_s or 0, None
+        self.world.listen()
+        if stalled > AWAY_AFTER_S:
+            for known in self.fleet.known.values():
+                known.unheard_s = 0
+        else:
+            self._unheard_for(stalled)
+
+    def _unheard_for(self, seconds: float) -> None:
+        for known in self.fleet.known.values():
+            known.unheard_s += seconds
+
+    @invariant()
+    def every_status_is_the_right_one(self) -> None:
+        listed = [node for node in self.world.run(self.world.nodes.list()) if node.name.startswith(self.prefix)]
+        assert {node.name: node.status for node in listed} == {
+            known.name: known.status() for known in self.fleet.known.values()
+        }
+        assert {node.name for node in listed if node.approved_at} == {
+            known.name for known in self.fleet.known.values() if known.approved
+        }
+
+
+@pytest.fixture(scope="module")
+async def url(postgres_server: PostgresForTests) -> str:
+    return await postgres_server.create_database(template=await migrated_template(postgres_server))
+
+
+@pytest.fixture
+def world(url: str) -> Iterator[World]:
+    world = World(url)
+    yield world
+    world.close()
+
+
+def test_nodes_live_as_a_small_model_says(world: World) -> None:
+    """R2, R14, R16, R18, R22, R23, R28, R29, R30, H1, H2, H3, H4, H5, H7: against a model that fits on a page."""
+    machine = type("LifeInThisWorld", (Life,), {"world": world})
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=20, stateful_step_count=40, deadline=None, derandomize=True)
+    )
