@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import ssl
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -59,6 +60,7 @@ class Part:
     fail_rate: float
     latency_s: float
     heartbeat_s: float
+    tls: ssl.SSLContext | None = None
 
 
 @dataclass
@@ -162,7 +164,13 @@ class PlayedAgent:
 
     async def live(self, identity: Identity) -> None:
         """Linked until cancelled."""
-        bus = node_bus(identity.nats_url, identity.node_id, self.registrar.nats_credential, ping_interval=PING_S)
+        bus = node_bus(
+            identity.nats_url,
+            identity.node_id,
+            self.registrar.nats_credential,
+            ping_interval=PING_S,
+            tls=self._part.tls,
+        )
         self._reports = NodeReports(bus, identity.node_id)
         await serve(bus, identity.node_id, self)
         await answer_for(bus, identity.node_id, self._boot_id)

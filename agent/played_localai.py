@@ -41,7 +41,13 @@ class PlayedLocalAIWorker:
 
     async def live(self, identity: Identity) -> None:
         """Linked until cancelled."""
-        bus = node_bus(identity.nats_url, identity.node_id, self.registrar.nats_credential, ping_interval=PING_S)
+        bus = node_bus(
+            identity.nats_url,
+            identity.node_id,
+            self.registrar.nats_credential,
+            ping_interval=PING_S,
+            tls=self._part.tls,
+        )
         self._reports = NodeReports(bus, identity.node_id)
         await serve_localai(bus, identity.node_id, self)
         bus.start()

@@ -2,9 +2,11 @@
 
 import asyncio
 import resource
+import ssl
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx2
 import structlog
@@ -15,6 +17,7 @@ from agent.played_localai import PlayedLocalAIWorker
 from agent.racing import first_of
 from agent.registration import ASK_AGAIN_S, CredentialRefused, NotRegistered
 from domain.node import Protocol
+from runtime.trust import trusting
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -36,6 +39,8 @@ class SimulationOptions:
     latency: float = 0.0
     protocol: int = Protocol.NODESMITH
     name_prefix: str = "sim"
+    ca_file: Path | None = None
+    """trusted beside the system's authorities"""
     heartbeat_interval: float = 10.0
 
 
@@ -44,16 +49,20 @@ async def run_simulation(options: SimulationOptions, stop: asyncio.Event) -> Tot
     _allow_open_files(options.nodes)
     totals = Totals(options.nodes)
     limits = httpx2.Limits(max_connections=_REGISTER_AT_ONCE * 2, max_keepalive_connections=_REGISTER_AT_ONCE)
-    async with httpx2.AsyncClient(base_url=options.url, timeout=30.0, limits=limits) as http:
-        simulation = _Simulation(options, http, totals)
+    tls = trusting(options.ca_file)
+    async with httpx2.AsyncClient(base_url=options.url, timeout=30.0, limits=limits, verify=tls) as http:
+        simulation = _Simulation(options, http, totals, tls)
         await simulation.run(stop)
     _say(f"simulation over: {totals}")
     return totals
 
 
 class _Simulation:
-    def __init__(self, options: SimulationOptions, http: httpx2.AsyncClient, totals: Totals) -> None:
+    def __init__(
+        self, options: SimulationOptions, http: httpx2.AsyncClient, totals: Totals, tls: ssl.SSLContext
+    ) -> None:
         self._options = options
+        self._tls = tls
         self._http = http
         self._totals = totals
         self._gate = asyncio.Semaphore(_REGISTER_AT_ONCE)
@@ -73,6 +82,7 @@ class _Simulation:
             size=options.size,
             fail_rate=options.fail_rate,
             latency_s=options.latency / 1000,
+            tls=self._tls,
             heartbeat_s=options.heartbeat_interval,
         )
         kind = PlayedLocalAIWorker if options.protocol == Protocol.LOCALAI else PlayedAgent

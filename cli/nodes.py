@@ -9,7 +9,7 @@ from cli import invite, labels, node_life
 from cli.client import ApiClient, Given, read, segment
 from cli.connection import connect
 from cli.failures import CommandFailed
-from cli.options import Home, Json, NodeName, Token, Url
+from cli.options import Home, Json, NodeName, Reason, Token, Url
 from cli.render import Column, ago, facts, local_time, make_console, print_json, size, table, word
 from cli.render import show as display
 from contracts.http import NodeView
@@ -160,10 +160,18 @@ def _free_of(free: int | None, total: int | None) -> str:
     return f"{size(free)} free of {size(total)}" if total else ""
 
 
-def approve(node: NodeName, *, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+def approve(
+    node: NodeName,
+    *,
+    reason: Reason = None,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
     """Approve a node: from now on it gets work, and its credentials for the bus."""
     with connect(url, token, home) as api:
-        api.post(f"/api/nodes/{segment(node)}/approve")
+        api.post(f"/api/nodes/{segment(node)}/approve", reason=reason)
         view = read(NodeView, api.get(f"/api/nodes/{segment(node)}"))
     if as_json:
         return print_json(view)

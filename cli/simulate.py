@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from agent.simulator import SimulationOptions, run_simulation
-from cli.connection import find
+from cli.connection import find, find_ca
 from cli.failures import CommandFailed
 from cli.options import Home, Token, Url
 from runtime import logs, process
@@ -52,6 +52,7 @@ def simulate(
         latency=latency,
         protocol=protocol,
         name_prefix=name_prefix,
+        ca_file=find_ca(home),
     )
     logs.configure("WARNING")
     process.run(lambda stop: _play(options, stop))
