@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 
 from agent.durable import write_durably
+from agent.hardware import look, resources_of
 from contracts.messages import Resources
 
 _SYSTEM_ID = Path("/etc/machine-id")
@@ -30,11 +31,6 @@ def _generated_id(home: Path) -> str:
 
 
 def resources(home: Path) -> Resources:
-    memory = psutil.virtual_memory()
+    """What the machine has now, with the disk on which backends lie."""
     disk = psutil.disk_usage(str(home))
-    return Resources(
-        total_ram=memory.total,
-        available_ram=memory.available,
-        total_disk=disk.total,
-        available_disk=disk.free,
-    )
+    return resources_of(look()).model_copy(update={"total_disk": disk.total, "available_disk": disk.free})
