@@ -130,6 +130,59 @@ async def test_kill_of_the_parent_and_up_again_goes_on_where_it_was(victim: Flee
     assert victim.noise_on_disk("agent-1", "survives-the-parent") == noise
 
 
+async def test_a_node_that_is_restarted_in_the_middle_finishes_and_is_healthy_again(
+    victim: Fleet, source: SlowSource
+) -> None:
+    """R18, H5: SIGTERM is a goodbye, not a drain: the operation waits, and goes on when the node is back."""
+    op_id, noise = await begin(victim, source, "survives-a-restart")
+    pid = victim.machine.pids()["agent-1"]
+    os.kill(pid, signal.SIGTERM)
+    operation = await victim.ended(op_id)
+    assert operation["state"] == State.SUCCEEDED, operation["message"]
+    assert victim.noise_on_disk("agent-1", "survives-a-restart") == noise
+    await victim.restarted("agent-1", pid)
+    await node_is(victim, "agent-1", "healthy")
+
+
+async def test_a_drained_node_ends_what_waits_for_it(victim: Fleet) -> None:
+    pid = victim.machine.pids()["agent-2"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        op_id = await victim.accepted("agent-2", backend="echo", force=True)
+        await victim.in_state(op_id, State.WAITING)
+        drained = await victim.http.post("/api/nodes/agent-2/drain", json={"reason": "new disks"})
+        assert drained.json()["cancelled"] == [op_id]
+        operation = await victim.ended(op_id)
+        assert (operation["state"], operation["reason"]) == (State.CANCELLED, Reason.NODE_DRAINED)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await victim.http.post("/api/nodes/agent-2/resume")
+    await node_is(victim, "agent-2", "healthy")
+
+
+async def test_a_removed_node_stops_its_work_and_stays_away(victim: Fleet, source: SlowSource) -> None:
+    """H8, H10."""
+    source.bytes_per_second = MB / 10
+    op_id = await victim.accepted("agent-2", **offer(source, "removed-under-it", package(6 * MB)))
+    await victim.in_state(op_id, State.RUNNING)
+    answer = await victim.http.delete("/api/nodes/agent-2")
+    assert answer.json() == {"message": "node deregistered", "status": None, "cancelled": [op_id]}
+    operation = await victim.ended(op_id)
+    assert (operation["state"], operation["reason"]) == (State.CANCELLED, Reason.NODE_REMOVED)
+    retired = victim.machine.folder / "agents" / "agent-2" / "retired.json"
+    async with asyncio.timeout(30):
+        while not retired.exists():  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.05)
+    names = [node["name"] for node in (await victim.http.get("/api/nodes")).json()]
+    assert names == ["agent-1"]
+
+
+async def node_is(victim: Fleet, node: str, status: str) -> None:
+    async with asyncio.timeout(60):
+        while (await victim.http.get(f"/api/nodes/{node}")).json()["status"] != status:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
 def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
