@@ -21,6 +21,7 @@ from api.routers import (
     batches,
     events,
     fan_out,
+    galleries,
     health,
     inventory,
     invites,
@@ -35,6 +36,7 @@ from api.routers import (
     pages,
     self_service,
     sign_in,
+    sources,
     tokens,
 )
 from contracts.http import Problem
@@ -66,7 +68,9 @@ _ROUTERS = (
     pages,
 )
 
+    galleries,
 
+    sources,
 def create_app(parts: Parts) -> FastAPI:
     """The whole API; nothing is connected here, and what runs beside the requests runs as long as it is served."""
     app = FastAPI(
@@ -94,7 +98,8 @@ def create_app(parts: Parts) -> FastAPI:
 def _lifespan(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        beside = [asyncio.create_task(part.run()) for part in (parts.events, parts.heartbeats, parts.health)]
+        running = (parts.events, parts.heartbeats, parts.health, parts.gallery)
+        beside = [asyncio.create_task(part.run()) for part in running]
         try:
             yield
         finally:

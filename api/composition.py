@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from temporalio.service import RPCError
 
 from api.failures import FailedSignIns
+from api.galleries import compose_galleries
 from api.health import TEMPORAL, Check, Health
 from api.heartbeats import HttpHeartbeats
 from api.parts import Parts
@@ -111,6 +112,7 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
     reports, events, nodes, operations = _adapters(bus, database)
     invites = _invites(settings, database)
     await reports.start()
+    admission = _admission(settings, database, runs, catalogue)
     link = Witness(NodeClient(bus, reports), nodes, utc_now)
     return Parts(
         nodes=nodes,
@@ -120,7 +122,7 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
         inventory=Inventory(InventoryTable(database), link, utc_now),
         operations=operations,
         history=History(database),
-        admission=_admission(settings, database, runs, catalogue),
+        admission=admission,
         registration=_registration(
             settings, database, bus, issuer=issuer, token=secrets.registration_token, invites=invites
         ),
@@ -137,6 +139,7 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
         audit=AuditTrail(database),
         failures=FailedSignIns(settings.sign_in_failures),
         catalogue=catalogue,
+        gallery=compose_galleries(settings, database, catalogue, gallery.folder, admission),
         artifacts=gallery.folder,
         link=link,
         events=events,

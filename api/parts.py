@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Header, Request
 
 from api.failures import FailedSignIns
+from api.galleries import GalleryParts
 from api.health import Health
 from api.heartbeats import HttpHeartbeats
 from api.stream import EventHub
@@ -59,6 +60,7 @@ class Parts:
     holding: Holding
     sign_in: SignIn
     catalogue: Catalogue
+    gallery: GalleryParts
     artifacts: Path
     """the folder behind /artifacts"""
     link: NodeLink

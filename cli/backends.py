@@ -1,5 +1,7 @@
 """`nodesmith backends`: what there is, and putting it on nodes."""
 
+from typing import Annotated
+
 import typer
 from rich.markup import escape
 
@@ -8,13 +10,17 @@ from cli.client import read
 from cli.connection import connect
 from cli.options import Home, Json, Token, Url
 from cli.render import Column, make_console, print_json, show, size, table
-from contracts.http import BackendEntry
+from contracts.galleries import CatalogueEntry, CataloguePage
 
-COLUMNS: list[Column[BackendEntry]] = [
+_TOLD = 20
+
+COLUMNS: list[Column[CatalogueEntry]] = [
     Column("NAME", lambda entry: escape(entry.name)),
     Column("VERSION", lambda entry: escape(entry.version)),
     Column("SIZE", lambda entry: size(entry.size), right=True),
-    Column("DESCRIPTION", lambda entry: escape(entry.description), may_wrap=True),
+    Column("NODES", lambda entry: str(len(entry.nodes) or ""), right=True),
+    Column("DESCRIPTION", lambda entry: escape(_hardware(entry) or entry.description.strip()), may_wrap=True),
+    Column("OLDER ON", lambda entry: escape(", ".join(entry.upgradable_on)), from_width=120, may_wrap=True),
     Column("GALLERY", lambda entry: escape(entry.gallery), from_width=100),
     Column("SHA256", lambda entry: entry.sha256[:16], from_width=120),
 ]
@@ -27,11 +33,37 @@ def register(app: typer.Typer) -> None:
     app.add_typer(backends, name="backends", help="List the backends there are; install, upgrade, roll back, remove.")
 
 
-def list_backends(*, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
-    """List the backends of all galleries, newest version first."""
+def list_backends(
+    *,
+    search: Annotated[str | None, typer.Option(help="Words in name, description, tags or gallery.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only those with this tag.")] = None,
+    gallery: Annotated[str | None, typer.Option(help="Only those of this gallery.")] = None,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """List the backends of all galleries, newest version first; and what cannot be used, and why."""
     with connect(url, token, home) as api:
-        entries = [read(BackendEntry, entry) for entry in api.get("/api/backends")["backends"]]
+        page = read(CataloguePage, api.get("/api/backends", term=search, tag=tag, gallery=gallery))
     if as_json:
-        return print_json(entries)
+        return print_json(page.backends)
     console = make_console()
-    return show(console, table(entries, COLUMNS, console.width) if entries else "The galleries are empty.")
+    narrowed = search or tag or gallery
+    nothing = "No backend is like that." if narrowed else "The galleries are empty."
+    show(console, table(page.backends, COLUMNS, console.width) if page.backends else nothing)
+    return _tell_unusable(page)
+
+
+def _tell_unusable(page: CataloguePage) -> None:
+    for bad in page.unusable[:_TOLD]:
+        typer.echo(f"cannot be used: {bad.gallery}@{bad.name}: {bad.reason}", err=True)
+    if len(page.unusable) > _TOLD:
+        typer.echo(
+            f"cannot be used: {len(page.unusable) - _TOLD} more (`nodesmith galleries ls` counts them)", err=True
+        )
+
+
+def _hardware(entry: CatalogueEntry) -> str:
+    """A meta has no build of its own: it names those for each kind of hardware."""
+    return f"for {', '.join(sorted(entry.capabilities))}" if entry.isMeta else ""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 from urllib.parse import quote
 
 import httpx2
@@ -23,6 +23,7 @@ Given = str | int | bool | list[str] | None
 """a value of a query; a list is the same name more than once"""
 
 _TIMEOUT = httpx2.Timeout(35.0, connect=5.0)
+_UPLOAD_TIMEOUT = httpx2.Timeout(120.0, connect=5.0)
 _STREAM_TIMEOUT = httpx2.Timeout(40.0, connect=5.0)
 """the API sends a comment every 15 s: longer silence is a dead link"""
 
@@ -61,6 +62,13 @@ class ApiClient:
 
     def patch(self, path: str, values: Mapping[str, str], **query: str | None) -> Any:
         return self._send("PATCH", path, json=dict(values), params=_given(query))
+
+    def put(self, path: str, body: BaseModel, **query: str | None) -> Any:
+        return self._send("PUT", path, json=_filled_in(body), params=_given(query))
+
+    def upload(self, path: str, file: BinaryIO, **query: Given) -> Any:
+        """Send a file as it is read; it may take as long as it moves."""
+        return self._send("PUT", path, content=file, params=_given(query), timeout=_UPLOAD_TIMEOUT)
 
     def delete(self, path: str, **query: str | None) -> Any:
         return self._send("DELETE", path, params=_given(query))

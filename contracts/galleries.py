@@ -7,6 +7,7 @@ from datetime import datetime
 from pydantic import Field
 
 from contracts.http import BackendEntry, Shape
+from contracts.messages import Installed
 
 BUILTIN = "builtin"
 """the gallery that the API serves itself: what comes with Nodesmith, and what was uploaded"""
@@ -61,6 +62,16 @@ class FreshIndex:
     etag: str
     content: str | None
     cooling: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A backend on a node; not for the wire."""
+
+    node_id: str
+    node_name: str
+    node_status: str
+    installed: Installed
 
 
 class UnusableEntry(Shape):

@@ -2,17 +2,23 @@
 
 import gzip
 import hashlib
-import io
 import os
+import stat
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 
 def pack(folders: list[Path], target: Path) -> None:
     """Write the files of `folders` as one .tar.gz; a reader sees the whole archive or none."""
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-    unfinished.write_bytes(_archive(folders))
-    unfinished.replace(target)
+    try:
+        with unfinished.open("wb") as file:
+            _write(file, _files(folders))
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def digest(path: Path) -> str:
@@ -20,17 +26,15 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _archive(folders: list[Path]) -> bytes:
-    buffer = io.BytesIO()
+def _write(file: BinaryIO, files: Mapping[str, Path]) -> None:
     # Level 0: deflate may give other bytes with another zlib, stored blocks do not.
     with (
-        gzip.GzipFile(filename="", mode="wb", fileobj=buffer, compresslevel=0, mtime=0) as compressed,
-        tarfile.open(fileobj=compressed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
+        gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=0, mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for name, path in sorted(_files(folders).items()):
-            content = path.read_bytes()
-            archive.addfile(_member(name, len(content)), io.BytesIO(content))
-    return buffer.getvalue()
+        for name, path in sorted(files.items()):
+            with path.open("rb") as content:
+                archive.addfile(_member(name, path), content)
 
 
 def _files(folders: list[Path]) -> dict[str, Path]:
@@ -42,8 +46,10 @@ def _files(folders: list[Path]) -> dict[str, Path]:
     }
 
 
-def _member(name: str, size: int) -> tarfile.TarInfo:
+def _member(name: str, path: Path) -> tarfile.TarInfo:
+    """Nothing but name, content and whether it is a program: owners and times differ from machine to machine."""
+    found = path.stat()
     member = tarfile.TarInfo(name)
-    member.size = size
-    member.mode = 0o755 if name.endswith(".sh") else 0o644
+    member.size = found.st_size
+    member.mode = 0o755 if name.endswith(".sh") or found.st_mode & stat.S_IXUSR else 0o644
     return member

@@ -25,8 +25,8 @@ _SILENCE_S = 20.0
 Access = Callable[[str], Awaitable[SourceAccess | None]]
 
 
-class _Failed(Exception):
-    pass
+class Unreachable(Exception):
+    """An address gave nothing; the message says why."""
 
 
 class Fetcher:
@@ -49,7 +49,7 @@ class Fetcher:
         for url in [url for url in urls if url not in still] or urls:
             try:
                 fresh = await self._try(url, request, copy)
-            except (_Failed, NotAnIndex) as error:
+            except (Unreachable, NotAnIndex) as error:
                 failures[url] = str(error)
                 still[url] = self._now() + COOLDOWN_S
             else:
@@ -71,7 +71,7 @@ class Fetcher:
                     return "", await asyncio.to_thread(_read_file, url)
                 return await self._get(address(url), etag)
         except TimeoutError:
-            raise _Failed("no answer in time") from None
+            raise Unreachable("no answer in time") from None
 
     async def _get(self, url: str, etag: str) -> tuple[str, str | None]:
         host = urlsplit(url).netloc
@@ -84,10 +84,10 @@ class Fetcher:
                 if etag and response.status_code == httpx2.codes.NOT_MODIFIED:
                     return etag, None
                 if response.status_code != httpx2.codes.OK:
-                    raise _Failed(f"answered {response.status_code} {response.reason_phrase}".strip())
+                    raise Unreachable(f"answered {response.status_code} {response.reason_phrase}".strip())
                 return response.headers.get("etag", ""), _text(await _body(response))
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-            raise _Failed(str(error) or type(error).__name__) from error
+            raise Unreachable(str(error) or type(error).__name__) from error
 
 
 @asynccontextmanager
@@ -98,7 +98,7 @@ async def client_for(access: SourceAccess) -> AsyncIterator[httpx2.AsyncClient]:
         if access.ca:
             trust.load_verify_locations(cadata=access.ca)
     except ssl.SSLError as error:
-        raise _Failed(f"the certificates set for {access.host} cannot be read") from error
+        raise Unreachable(f"the certificates set for {access.host} cannot be read") from error
     async with httpx2.AsyncClient(
         verify=trust, proxy=access.proxy or None, timeout=_SILENCE_S, follow_redirects=True, max_redirects=5
     ) as http:
@@ -110,7 +110,7 @@ async def _body(response: httpx2.Response) -> bytes:
     async for block in response.aiter_bytes():
         read += block
         if len(read) > LARGEST:
-            raise _Failed(f"is larger than {LARGEST} bytes")
+            raise Unreachable(f"is larger than {LARGEST} bytes")
     return bytes(read)
 
 
@@ -120,9 +120,9 @@ def _read_file(url: str) -> str:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
     except OSError as error:
-        raise _Failed(error.strerror or type(error).__name__) from error
+        raise Unreachable(error.strerror or type(error).__name__) from error
     if len(content) > LARGEST:
-        raise _Failed(f"is larger than {LARGEST} bytes")
+        raise Unreachable(f"is larger than {LARGEST} bytes")
     return _text(content)
 
 
@@ -130,4 +130,4 @@ def _text(content: bytes) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise _Failed("is no text") from None
+        raise Unreachable("is no text") from None

@@ -21,6 +21,7 @@ MOUNTED = (
     secrets.REGISTRATION_TOKEN,
     secrets.POSTGRES_PASSWORD,
     secrets.NATS_ACCOUNT_SEED,
+    secrets.SOURCES_KEY,
     TEMPORAL_PASSWORD,
     NATS_CONFIG,
 )

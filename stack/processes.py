@@ -15,7 +15,15 @@ from stack.listening import Listen
 from stack.nats import NatsServer
 from stack.ports import Ports
 from stack.postgres import PostgresServer
-from stack.secrets import ADMIN_TOKEN, NATS_ACCOUNT_SEED, POSTGRES_PASSWORD, REGISTRATION_TOKEN, read, trust
+from stack.secrets import (
+    ADMIN_TOKEN,
+    NATS_ACCOUNT_SEED,
+    POSTGRES_PASSWORD,
+    REGISTRATION_TOKEN,
+    SOURCES_KEY,
+    read,
+    trust,
+)
 from stack.servers import LOOPBACK, Server
 from stack.temporal import TemporalServer
 
@@ -124,6 +132,7 @@ class Plan:
             "ADMIN_TOKEN_FILE": str(self.home.secret(ADMIN_TOKEN)),
             "REGISTRATION_TOKEN_FILE": str(self.home.secret(REGISTRATION_TOKEN)),
             "GALLERY_FOLDER": str(self.home.gallery),
+            "SOURCES_KEY_FILE": str(self.home.secret(SOURCES_KEY)),
         }
         if self.listen is not None:
             settings |= self._opened(self.listen)

@@ -12,6 +12,7 @@ POSTGRES_PASSWORD = "postgres-password"  # noqa: S105
 NATS_OPERATOR_SEED = "nats-operator-seed"
 NATS_ACCOUNT_SEED = "nats-account-seed"
 NATS_SYSTEM_SEED = "nats-system-seed"
+SOURCES_KEY = "sources-key"
 
 
 def ensure(home: Home) -> None:
@@ -24,6 +25,7 @@ def ensure(home: Home) -> None:
         NATS_OPERATOR_SEED: trust.operator_seed,
         NATS_ACCOUNT_SEED: trust.account_seed,
         NATS_SYSTEM_SEED: trust.system_seed,
+        SOURCES_KEY: secrets.token_urlsafe(32),
     }
     for name, value in fresh.items():
         if not home.secret(name).exists():

@@ -1,22 +1,65 @@
-"""The catalogue of backends, and LocalAI's job status."""
+"""The catalogue of backends, what can be upgraded, and LocalAI's job status."""
 
+from enum import StrEnum
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Depends, Path, Query
 
-from api.auth import viewer
+from api.auth import Operator, viewer
 from api.localai import batch_job_status, job_status
 from api.parts import PartsOf
 from api.problems import responses
-from contracts.http import BackendCatalogue, JobStatus
+from contracts.galleries import CataloguePage, UpgradeInfo
+from contracts.http import JobStatus
+from services.catalogue import EVERYTHING, Search
 
 router = APIRouter(prefix="/api/backends", tags=["backends"], dependencies=[Depends(viewer)])
 
 
-@router.get("", responses=responses())
-async def list_backends(parts: PartsOf) -> BackendCatalogue:
-    """What can be installed by name."""
-    return BackendCatalogue(backends=parts.catalogue.entries())
+class Sort(StrEnum):
+    """LocalAI's orders."""
+
+    NAME = "name"
+    REPOSITORY = "repository"
+    LICENSE = "license"
+    STATUS = "status"
+
+
+class Order(StrEnum):
+    ASCENDING = "asc"
+    DESCENDING = "desc"
+
+
+@router.get("", responses=responses(400))
+async def list_backends(
+    parts: PartsOf,
+    *,
+    term: Annotated[str, Query(max_length=200, description="Words in name, description, tags or gallery.")] = "",
+    tag: Annotated[str, Query(max_length=200)] = "",
+    gallery: Annotated[str, Query(max_length=200)] = "",
+    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
+    items: Annotated[int, Query(ge=1, le=EVERYTHING, description="How many a page; default: all.")] = EVERYTHING,
+    sort: Sort = Sort.NAME,
+    order: Order = Order.ASCENDING,
+) -> CataloguePage:
+    """What can be installed by name, where it is installed, and what cannot be used and why."""
+    descending = order is Order.DESCENDING
+    return await parts.gallery.desk.page(Search(term, tag, gallery, page, items, sort, descending=descending))
+
+
+@router.get("/upgrades", responses=responses())
+async def list_upgrades(parts: PartsOf) -> dict[str, UpgradeInfo]:
+    """Name of a backend -> what most nodes have, what the gallery has, and who differs from most."""
+    await parts.gallery.galleries.sync()
+    return await parts.gallery.upgrades.list()
+
+
+@router.post("/upgrades/check", responses=responses())
+async def check_upgrades(parts: PartsOf, _actor: Operator) -> dict[str, UpgradeInfo]:
+    """Ask the registries now what the tags of installed backends stand for, and tell what follows."""
+    await parts.gallery.galleries.sync()
+    await parts.gallery.upgrades.check()
+    return await parts.gallery.upgrades.list()
 
 
 @router.get("/job/{job_id}", response_model_exclude_none=True, responses=responses(400))

@@ -60,6 +60,7 @@ def settings_for(
         admin_token_file=written(folder / "admin-token", ADMIN_TOKEN),
         registration_token_file=written(folder / "registration-token", REGISTRATION_TOKEN),
         gallery_folder=folder / "gallery",
+        sources_key_file=written(folder / "sources-key", "test-sources-key"),
         sign_in_failures=1_000_000,
     )
 

@@ -9,7 +9,8 @@ import pytest
 from api.problems import STATUS
 from contracts.words import ERRORS
 from domain.errors import NodesmithError
-from gallery.catalogue import Catalogue
+from store.database import Database
+from store.galleries import UploadTable
 from tests.api.station import REGISTRATION_TOKEN, Api, bearer, served
 
 
@@ -92,14 +93,15 @@ async def test_body_that_is_too_big_is_refused(api: Api) -> None:
         problem(answer, 413)
 
 
-class BrokenCatalogue(Catalogue):
-    def entries(self) -> Any:
+class BrokenUploads(UploadTable):
+    async def list(self) -> Any:
         raise RuntimeError("a defect, with a secret in its message")
 
 
 async def test_defect_is_a_problem_that_tells_nothing_but_where_to_look(api: Api) -> None:
-    async with served(replace(api.parts, catalogue=BrokenCatalogue([]))) as broken:
-        body = problem(await broken.http.get("/api/backends"), 500)
+    gallery = replace(api.parts.gallery, upload_table=BrokenUploads(Database("postgresql://nobody@127.0.0.1:1/none")))
+    async with served(replace(api.parts, gallery=gallery)) as broken:
+        body = problem(await broken.http.get("/api/uploads"), 500)
     assert body["detail"] == "Something went wrong in Nodesmith."
     assert body["remedy"] == "Look into the logs of the api process."
     assert "secret" not in str(body)

@@ -1,0 +1,96 @@
+"""`nodesmith galleries`: where backends come from."""
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from cli.client import read, segment
+from cli.connection import connect
+from cli.options import Home, Json, Reason, Token, Url
+from cli.render import Column, ago, make_console, print_json, show, table
+from contracts.galleries import GalleryRequest, GalleryView
+
+GalleryName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the gallery.", show_default=False)]
+
+COLUMNS: list[Column[GalleryView]] = [
+    Column("NAME", lambda view: escape(view.name)),
+    Column("BACKENDS", lambda view: str(view.entries), right=True),
+    Column("UNUSABLE", lambda view: str(view.unusable or ""), right=True),
+    Column("READ", lambda view: ago(view.fetched_at) if view.fetched_at else ""),
+    Column("ADDRESS", lambda view: escape(view.url), may_wrap=True),
+    Column("TROUBLE", lambda view: escape(view.error), may_wrap=True),
+]
+
+
+def register(app: typer.Typer) -> None:
+    galleries = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+    galleries.command("ls")(list_galleries)
+    galleries.command("add")(add)
+    galleries.command("rm")(remove)
+    galleries.command("refresh")(refresh)
+    app.add_typer(galleries, name="galleries", help="List, add, remove and refresh galleries of backends.")
+
+
+def list_galleries(*, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+    """List the galleries in the order in which they win, and how their last reading went."""
+    with connect(url, token, home) as api:
+        views = [read(GalleryView, entry) for entry in api.get("/api/galleries")]
+    _show(views, as_json=as_json)
+
+
+def add(
+    name: GalleryName,
+    address: Annotated[
+        str, typer.Argument(metavar="URL", help="http(s)://, file:// or github:owner/repository/path@branch.")
+    ],
+    *,
+    mirror: Annotated[
+        list[str] | None, typer.Option("--mirror", metavar="URL", help="Asked when the first fails; may be repeated.")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Take archives without a sha256 from it.")] = False,
+    reason: Reason = None,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Add a gallery in LocalAI's format. It is read first: one that lists nothing usable is not added."""
+    request = GalleryRequest.model_construct(name=name, url=address, mirrors=mirror or [], insecure=insecure)
+    with connect(url, token, home) as api:
+        view = read(GalleryView, api.post("/api/galleries", request, reason=reason))
+    if as_json:
+        return print_json(view)
+    unusable = f", {view.unusable} of them cannot be used" if view.unusable else ""
+    return typer.echo(f"Added {view.name}: {view.entries + view.unusable} backends{unusable}.")
+
+
+def remove(
+    name: GalleryName, *, reason: Reason = None, url: Url = None, token: Token = None, home: Home = None
+) -> None:
+    """Remove a gallery. What was installed from it stays where it is."""
+    with connect(url, token, home) as api:
+        api.delete(f"/api/galleries/{segment(name)}", reason=reason)
+    typer.echo(f"Removed {name}.")
+
+
+def refresh(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Default: all.")] = None,
+    *,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Read a gallery again, now. One that fails keeps its last good copy and says why."""
+    with connect(url, token, home) as api:
+        path = f"/api/galleries/{segment(name)}/refresh" if name else "/api/galleries/refresh"
+        answer = api.post(path)
+    _show([read(GalleryView, entry) for entry in (answer if isinstance(answer, list) else [answer])], as_json=as_json)
+
+
+def _show(views: list[GalleryView], *, as_json: bool) -> None:
+    if as_json:
+        return print_json(views)
+    console = make_console()
+    return show(console, table(views, COLUMNS, console.width))

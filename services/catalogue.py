@@ -1,0 +1,171 @@
+"""The catalogue as people look at it: searched, in pages, and with the nodes that have each backend."""
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from contracts.galleries import (
+    CatalogueEntry,
+    CataloguePage,
+    GalleryName,
+    Installation,
+    InstalledOn,
+    UnusableEntry,
+    UpgradeInfo,
+)
+from domain.identity import family_of
+from gallery.catalogue import Catalogue
+from gallery.entries import Entry
+from services.galleries import Galleries
+from services.upgrades import Upgrades
+
+EVERYTHING = 10_000
+
+
+class Fleet(Protocol):
+    async def families(self) -> set[str]: ...
+    async def list(self, families: Collection[str] | None = None) -> Sequence[Installation]: ...
+
+
+@dataclass(frozen=True)
+class Search:
+    """What to show, and in which order."""
+
+    term: str = ""
+    tag: str = ""
+    gallery: str = ""
+    page: int = 1
+    items: int = EVERYTHING
+    sort: str = "name"
+    descending: bool = False
+
+
+@dataclass(frozen=True)
+class CatalogueDesk:
+    galleries: Galleries
+    fleet: Fleet
+    upgrades: Upgrades
+
+    async def page(self, search: Search) -> CataloguePage:
+        await self.galleries.sync()
+        catalogue = self.galleries.catalogue
+        installed = await self.fleet.families()
+        found = [entry for entry in catalogue.listed() if _matches(entry, search)]
+        found.sort(key=lambda entry: _order(entry, search.sort, installed), reverse=search.descending)
+        pages = max(1, math.ceil(len(found) / search.items))
+        page = min(max(1, search.page), pages)
+        shown = found[(page - 1) * search.items : page * search.items]
+        return CataloguePage(
+            backends=await self._views(shown),
+            repositories=[GalleryName(name=view.name, url=view.url) for view in await self.galleries.list()],
+            allTags=sorted({tag for entry in catalogue.listed() for tag in entry.tags}),
+            availableBackends=len(found),
+            installedBackends=len(installed),
+            currentPage=page,
+            totalPages=pages,
+            prevPage=max(1, page - 1),
+            nextPage=min(pages, page + 1),
+            unusable=_unusable(catalogue, search),
+        )
+
+    async def _views(self, shown: Sequence[Entry]) -> list[CatalogueEntry]:
+        families = {entry.artifact.family for entry in shown} | {family_of(entry.artifact.name) for entry in shown}
+        where: dict[str, list[Installation]] = defaultdict(list)
+        for each in await self.fleet.list(families):
+            where[family_of(each.installed.name)].append(each)
+        upgrades = await self.upgrades.list()
+        listed_by_metas = {
+            family_of(name)
+            for entry in self.galleries.catalogue.listed()
+            if entry.is_meta
+            for name in entry.capabilities.values()
+        }
+        return [
+            _view(entry, where, upgrades, is_alias=family_of(entry.artifact.name) in listed_by_metas) for entry in shown
+        ]
+
+
+def _matches(entry: Entry, search: Search) -> bool:
+    artifact = entry.artifact
+    if search.tag and search.tag.casefold() not in {tag.casefold() for tag in entry.tags}:
+        return False
+    if search.gallery and search.gallery.casefold() != entry.gallery.casefold():
+        return False
+    text = " ".join((artifact.name, artifact.description, entry.alias, entry.gallery, *entry.tags)).casefold()
+    return all(word in text for word in search.term.casefold().split())
+
+
+def _order(entry: Entry, sort: str, installed: Collection[str]) -> str:
+    """Python's sort is stable: what is equal here stays by name and newest first."""
+    if sort == "repository":
+        return entry.gallery.casefold()
+    if sort == "license":
+        return entry.license.casefold()
+    if sort == "status":
+        return "0" if entry.artifact.family in installed else "1"
+    return entry.artifact.name.casefold()
+
+
+def _unusable(catalogue: Catalogue, search: Search) -> list[UnusableEntry]:
+    if search.term or search.tag:
+        return []
+    return [
+        UnusableEntry(gallery=bad.gallery, name=bad.name, reason=bad.reason, line=bad.line)
+        for bad in catalogue.unusable()
+        if search.gallery.casefold() in ("", bad.gallery.casefold())
+    ]
+
+
+def _view(
+    entry: Entry, where: Mapping[str, Sequence[Installation]], upgrades: Mapping[str, UpgradeInfo], *, is_alias: bool
+) -> CatalogueEntry:
+    artifact = entry.artifact
+    having = [each for each in where.get(family_of(artifact.name), ()) if _is_of(each, artifact.version)]
+    upgrade = upgrades.get(artifact.name)
+    is_newest = upgrade is not None and upgrade.available_version == artifact.version
+    return CatalogueEntry(
+        id=f"{entry.gallery}@{artifact.name}",
+        name=artifact.name,
+        version=artifact.version,
+        description=artifact.description,
+        uri=artifact.uri,
+        sha256=artifact.sha256,
+        size=artifact.size,
+        gallery=entry.gallery,
+        icon=entry.icon,
+        license=entry.license,
+        urls=list(entry.urls),
+        tags=sorted(entry.tags),
+        installed=bool(having),
+        isMeta=entry.is_meta,
+        isAlias=is_alias,
+        isDevelopment=entry.is_development,
+        capabilities=dict(entry.capabilities) if entry.is_meta else {},
+        metaBackendFor=artifact.meta,
+        nodes=[_node(each) for each in having],
+        family=artifact.family,
+        alias=entry.alias,
+        mirrors=list(artifact.mirrors),
+        platforms=list(artifact.platforms),
+        notes=entry.notes,
+        upgradable_on=upgrade.nodes if upgrade and is_newest else [],
+    )
+
+
+def _is_of(each: Installation, version: str) -> bool:
+    return not version or not each.installed.version or each.installed.version == version
+
+
+def _node(each: Installation) -> InstalledOn:
+    installed = each.installed
+    return InstalledOn(
+        node_id=each.node_id,
+        node_name=each.node_name,
+        node_status=each.node_status,
+        version=installed.version,
+        digest=installed.digest,
+        uri=installed.uri,
+        installed_at=installed.installed_at,
+    )

@@ -1,0 +1,169 @@
+"""Upgrades over the fleet: what most nodes have, what the galleries have, and who differs.
+
+Computed when it is read, from tables that all replicas share; only the digests of tags are asked for beforehand.
+The galleries are not filtered by the hardware of the machine that answers: it has none of the backends.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import structlog
+
+from contracts.galleries import Installation, NodeDrift, UpgradeInfo
+from contracts.http import InstallRequest
+from domain.errors import NodesmithError
+from domain.identity import family_of
+from domain.operation import Kind
+from gallery.catalogue import Catalogue
+from gallery.entries import DEVELOPMENT, Entry
+
+log = structlog.stdlib.get_logger(__name__)
+
+ACTOR = "automatic upgrade"
+LOOK_EVERY_S = 60.0
+FIRST_LOOK_S = 10.0
+_AT_ONCE = 8
+
+
+class Fleet(Protocol):
+    async def list(self) -> Sequence[Installation]: ...
+
+
+class Tags(Protocol):
+    """What tags stood for when their registries were last asked."""
+
+    async def known(self) -> Mapping[str, tuple[str, datetime]]: ...
+    async def note(self, reference: str, digest: str) -> None: ...
+
+
+class Registries(Protocol):
+    def is_reference(self, uri: str) -> bool: ...
+    async def digest(self, uri: str) -> str | None: ...
+
+
+Ask = Callable[[Kind, str, InstallRequest, str], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Upgrades:
+    catalogue: Catalogue
+    fleet: Fleet
+    tags: Tags
+    registries: Registries
+    clock: Callable[[], datetime]
+    check_every: timedelta
+    ask: Ask | None = None
+    """admits an upgrade; None: nothing is upgraded by itself"""
+
+    async def list(self) -> dict[str, UpgradeInfo]:
+        """Name of a backend -> what can be upgraded of it."""
+        known = await self.tags.known()
+        found = (self._compare(group, known) for group in grouped(await self.fleet.list()).values())
+        return {info.backend_name: info for info in found if info is not None}
+
+    async def check(self, *, older_than: timedelta = timedelta(0)) -> None:
+        """Ask the registries what the tags of installed backends stand for now; one that fails is skipped."""
+        known = await self.tags.known()
+        limit = self.clock() - older_than
+        entries = (self._entry(group) for group in grouped(await self.fleet.list()).values())
+        references = {entry.artifact.uri for entry in entries if entry and self._goes_by_digest(entry)}
+        due = [each for each in references if each not in known or known[each][1] <= limit]
+        slots = asyncio.Semaphore(_AT_ONCE)
+        await asyncio.gather(*(self._ask_registry(reference, slots) for reference in due))
+
+    async def run(self) -> None:
+        """Beside the requests: ask in time, and upgrade by itself where that was asked for."""
+        await asyncio.sleep(FIRST_LOOK_S)
+        while True:
+            try:
+                await self.check(older_than=self.check_every)
+                await self._upgrade_all()
+            except NodesmithError as error:
+                log.info("upgrades.not_checked", error=error.message)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _ask_registry(self, reference: str, slots: asyncio.Semaphore) -> None:
+        async with slots:
+            if digest := await self.registries.digest(reference):
+                await self.tags.note(reference, digest)
+
+    async def _upgrade_all(self) -> None:
+        if self.ask is None:
+            return
+        for info in (await self.list()).values():
+            request = InstallRequest(backend=info.backend_name, reason="a newer build is in the gallery")
+            for node in info.nodes:
+                # The same key for the same build: one that fails is not asked for again and again.
+                key = f"{info.backend_name}:{node}:{info.available_version}:{info.available_digest}"
+                await self.ask(Kind.UPGRADE, node, request, key)
+
+    def _entry(self, group: Sequence[Installation]) -> Entry | None:
+        entry = self.catalogue.find(group[0].installed.name)
+        return entry if entry and not entry.is_meta else None
+
+    def _goes_by_digest(self, entry: Entry) -> bool:
+        return not entry.artifact.version and self.registries.is_reference(entry.artifact.uri)
+
+    def _compare(self, group: Sequence[Installation], known: Mapping[str, tuple[str, datetime]]) -> UpgradeInfo | None:
+        entry = self._entry(group)
+        if entry is None:
+            return None
+        builds = Counter((_version(each), _digest(each)) for each in group)
+        usual = builds.most_common(1)[0][0]
+        digest, checked_at = self._available_digest(entry, known)
+        behind = [each for each in group if _is_behind(each, entry.artifact.version, digest)]
+        drifting = [each for each in group if (_version(each), _digest(each)) != usual]
+        if not behind and not drifting:
+            return None
+        return UpgradeInfo(
+            backend_name=group[0].installed.name,
+            installed_version=usual[0],
+            available_version=entry.artifact.version,
+            installed_digest=usual[1],
+            available_digest=digest,
+            node_drift=[_drift(each) for each in drifting],
+            family=entry.artifact.family,
+            nodes=[each.node_name for each in behind or drifting],
+            checked_at=checked_at,
+        )
+
+    def _available_digest(self, entry: Entry, known: Mapping[str, tuple[str, datetime]]) -> tuple[str, datetime | None]:
+        if self._goes_by_digest(entry):
+            return known.get(entry.artifact.uri, ("", None))
+        return entry.artifact.sha256, None
+
+
+def grouped(installations: Sequence[Installation]) -> dict[str, list[Installation]]:
+    """By the name of the build. Where a development variant is installed, the stable one is let be."""
+    names = {(each.node_id, family_of(each.installed.name)) for each in installations}
+    groups: dict[str, list[Installation]] = defaultdict(list)
+    for each in installations:
+        name = family_of(each.installed.name)
+        is_rival = (each.node_id, f"{name}{DEVELOPMENT}") in names
+        if not each.installed.is_system and not each.installed.is_meta and not is_rival:
+            groups[name].append(each)
+    return groups
+
+
+def _is_behind(each: Installation, version: str, digest: str) -> bool:
+    if version:
+        return _version(each) != version
+    return bool(digest) and _digest(each) != digest.removeprefix("sha256:")
+
+
+def _version(each: Installation) -> str:
+    return each.installed.version
+
+
+def _digest(each: Installation) -> str:
+    return each.installed.digest.removeprefix("sha256:")
+
+
+def _drift(each: Installation) -> NodeDrift:
+    return NodeDrift(
+        node_id=each.node_id, node_name=each.node_name, version=_version(each), digest=each.installed.digest
+    )

@@ -1,0 +1,216 @@
+"""Galleries over HTTP: added, searched, read again, the same on every replica; uploads; who may do what."""
+
+import gzip
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from contracts.messages import Installed
+from runtime.settings import ControlSettings
+from store.inventory import InventoryTable
+from tests.api.station import Api, bearer, until
+from tests.databases import opened
+from tests.gallery import wild
+from tests.gallery.site import Page, Site, serving
+
+ARCHIVE = gzip.compress(b"a tiny archive", mtime=0)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with serving() as site:
+        yield site
+
+
+@pytest.fixture
+async def gallery(api: Api, site: Site) -> AsyncIterator[str]:
+    """A gallery of our own with one engine for all hardware and one entry that nobody can use."""
+    name = f"g-{secrets.token_hex(3)}"
+    bad = f"- {{name: {name}-bad}}\n"
+    site.pages[f"/{name}"] = Page((wild.backend(f"{name}-engine") + bad).encode(), etag=f'"{name}"')
+    answer = await api.http.post("/api/galleries", json={"name": name, "url": f"{site.url}/{name}"})
+    assert answer.status_code == 201, answer.text
+    yield name
+    await api.http.delete(f"/api/galleries/{name}")
+
+
+@pytest.fixture
+async def inventory(settings: ControlSettings) -> AsyncIterator[InventoryTable]:
+    async with opened(settings.database_url) as database:
+        yield InventoryTable(database)
+
+
+async def listed(api: Api, **query: Any) -> dict[str, Any]:
+    answer = await api.http.get("/api/backends", params=query)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def view(api: Api, name: str) -> dict[str, Any]:
+    return next(each for each in (await api.http.get("/api/galleries")).json() if each["name"] == name)
+
+
+async def test_a_gallery_is_read_when_it_is_added_and_says_how_it_does(api: Api, gallery: str) -> None:
+    told = await view(api, gallery)
+    assert (told["entries"], told["unusable"], told["error"]) == (18, 1, "")
+    assert (await view(api, "builtin"))["entries"] >= 3
+    unusable = [bad for bad in (await listed(api))["unusable"] if bad["gallery"] == gallery]
+    assert unusable[0]["name"] == f"{gallery}-bad"
+    assert "neither a uri nor capabilities" in unusable[0]["reason"]
+
+
+async def test_every_replica_gives_the_same_answer(api: Api, replica: Api, gallery: str) -> None:
+    assert await listed(api, gallery=gallery) == await listed(replica, gallery=gallery)
+    await until(lambda: _resolved(replica, f"{gallery}-engine"), lambda artifact: artifact == f"cpu-{gallery}-engine")
+
+
+async def _resolved(api: Api, name: str) -> str:
+    artifact = api.parts.catalogue.resolve(name)
+    return artifact.name if artifact else ""
+
+
+async def test_the_catalogue_is_searched_in_pages(api: Api, gallery: str) -> None:
+    page = await listed(api, gallery=gallery, term="ROCM engine", items=1, page=2)
+    assert (page["availableBackends"], page["totalPages"], page["currentPage"]) == (2, 2, 2)
+    assert (page["prevPage"], page["nextPage"], len(page["backends"])) == (1, 2, 1)
+    entry = page["backends"][0]
+    assert entry["id"] == f"{gallery}@rocm-{gallery}-engine-development"
+    assert (entry["isMeta"], entry["isDevelopment"], entry["isAlias"]) == (False, True, True)
+    assert entry["metaBackendFor"] == f"{gallery}-engine-development"
+    assert not (await listed(api, gallery=gallery, tag="nothing"))["backends"]
+    assert len((await listed(api, gallery=gallery, tag="llm"))["backends"]) == 18
+    assert "LLM" in page["allTags"]
+    backwards = [each["name"] for each in (await listed(api, gallery=gallery, order="desc"))["backends"]]
+    assert backwards == sorted(backwards, reverse=True)
+
+
+@pytest.mark.parametrize("query", [{"page": 0}, {"items": 0}, {"sort": "colour"}, {"order": "up"}, {"page": "x"}])
+async def test_a_search_that_means_nothing_is_refused(api: Api, query: dict[str, Any]) -> None:
+    assert (await api.http.get("/api/backends", params=query)).status_code == 400
+
+
+async def test_where_it_is_installed_and_where_it_could_be_newer(api: Api, inventory: InventoryTable) -> None:
+    node = await api.approved_node()
+    have = [Installed(name="echo", version="1", family="echo", digest="sha256:" + "0" * 64)]
+    await inventory.replace(node["id"], have, asked_at=datetime.now(UTC), boot_id="b")
+    entries = {each["version"]: each for each in (await listed(api, gallery="builtin", term="echo"))["backends"]}
+    assert [each["node_name"] for each in entries["1"]["nodes"]] == [node["name"]]
+    assert (entries["1"]["installed"], entries["2"]["installed"]) == (True, False)
+    assert entries["2"]["upgradable_on"] == [node["name"]]
+    upgrades = (await api.http.get("/api/backends/upgrades")).json()
+    assert (upgrades["echo"]["installed_version"], upgrades["echo"]["available_version"]) == ("1", "2")
+    checked = await api.http.post("/api/backends/upgrades/check")
+    assert checked.json() == upgrades
+
+
+async def test_a_page_never_replaces_the_last_good_copy(api: Api, site: Site, gallery: str) -> None:
+    site.pages[f"/{gallery}"] = Page(b"<html>Service Unavailable</html>")
+    told = (await api.http.post(f"/api/galleries/{gallery}/refresh")).json()
+    assert "It is not a list" in told["error"]
+    assert told["entries"] == 18
+    site.pages[f"/{gallery}"] = Page(wild.backend("fresh").encode(), etag='"fresh"')
+    told = (await api.http.post(f"/api/galleries/{gallery}/refresh")).json()
+    assert (told["error"], told["entries"], told["unusable"]) == ("", 18, 0)
+    assert (await listed(api, gallery=gallery, term="fresh"))["availableBackends"] == 18
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"name": "builtin", "url": "https://a.invalid/i"}, 400),
+        ({"name": "a b", "url": "https://a.invalid/i"}, 400),
+        ({"name": "x", "url": "ftp://a.invalid/i"}, 400),
+        ({"name": "x", "url": "https://me:secret@a.invalid/i"}, 400),
+        ({"name": "x", "url": "file:///nowhere"}, 400),
+        ({"url": "file:///nowhere"}, 400),
+    ],
+)
+async def test_what_cannot_be_a_gallery_is_not_added(api: Api, body: dict[str, Any], status: int) -> None:
+    answer = await api.http.post("/api/galleries", json=body)
+    assert answer.status_code == status
+    assert "secret" not in answer.text
+    assert not [each for each in (await api.http.get("/api/galleries")).json() if each["name"] == "x"]
+
+
+async def test_a_gallery_is_removed_with_all_it_listed(api: Api, site: Site, gallery: str) -> None:
+    twice = await api.http.post("/api/galleries", json={"name": gallery, "url": f"{site.url}/{gallery}"})
+    assert twice.status_code == 409
+    assert (await api.http.delete(f"/api/galleries/{gallery}")).status_code == 200
+    assert api.parts.catalogue.resolve(f"{gallery}-engine") is None
+    assert (await api.http.delete(f"/api/galleries/{gallery}")).status_code == 404
+    assert (await api.http.post(f"/api/galleries/{gallery}/refresh")).status_code == 404
+
+
+# uploads
+
+
+def upload_path() -> str:
+    return f"/api/uploads/tool-{secrets.token_hex(3)}/1.0"
+
+
+async def test_an_upload_is_listed_installable_and_served_in_parts(api: Api) -> None:
+    path = upload_path()
+    digest = hashlib.sha256(ARCHIVE).hexdigest()
+    query = {"sha256": digest, "description": "mine", "tag": ["own", "tiny"]}
+    answer = await api.http.put(path, content=ARCHIVE, params=query)
+    assert answer.status_code == 201, answer.text
+    kept = answer.json()
+    assert (kept["sha256"], kept["size"], kept["gallery"]) == (digest, len(ARCHIVE), "builtin")
+    artifact = api.parts.catalogue.resolve(kept["name"])
+    assert artifact is not None
+    assert (artifact.uri, artifact.sha256, artifact.size) == (kept["uri"], digest, len(ARCHIVE))
+    node = await api.approved_node()
+    part = await api.http.get(kept["uri"], headers={**bearer(node["api_token"]), "Range": "bytes=5-9"})
+    assert (part.status_code, part.content) == (206, ARCHIVE[5:10])
+    assert kept in (await api.http.get("/api/uploads")).json()
+    assert (await listed(api, tag="own", term=kept["name"]))["availableBackends"] == 1
+
+
+async def test_a_version_is_never_replaced_and_goes_when_removed(api: Api) -> None:
+    path = upload_path()
+    kept = (await api.http.put(path, content=ARCHIVE)).json()
+    assert (await api.http.put(path, content=ARCHIVE)).status_code == 409
+    assert (await api.http.get(kept["uri"])).status_code == 200
+    assert (await api.http.delete(path)).json()["sha256"] == kept["sha256"]
+    assert (await api.http.get(kept["uri"])).status_code == 404
+    assert (await api.http.delete(path)).status_code == 404
+    assert (await api.http.put("/api/uploads/echo/1", content=ARCHIVE)).status_code == 409
+
+
+async def test_what_is_no_archive_or_another_one_leaves_nothing_behind(api: Api) -> None:
+    before = set(api.parts.artifacts.iterdir())
+    refused = [
+        await api.http.put(upload_path(), content=b"<html>"),
+        await api.http.put(upload_path(), content=b""),
+        await api.http.put(upload_path(), content=ARCHIVE, params={"sha256": "0" * 64}),
+    ]
+    assert [answer.status_code for answer in refused] == [400, 400, 400]
+    assert set(api.parts.artifacts.iterdir()) == before
+
+
+async def test_an_upload_may_be_larger_than_other_bodies(api: Api) -> None:
+    large = ARCHIVE[:2] + secrets.token_bytes(3 * 1024 * 1024)
+    answer = await api.http.put(upload_path(), content=large)
+    assert answer.json()["sha256"] == hashlib.sha256(large).hexdigest()
+
+
+# who may do what
+
+
+async def test_only_admins_change_galleries_uploads_and_sources(api: Api) -> None:
+    made = await api.http.post("/api/tokens", json={"name": f"op-{secrets.token_hex(3)}", "role": "operator"})
+    operator = bearer(made.json()["token"])
+    tried = [
+        await api.http.post("/api/galleries", json={"name": "x", "url": "file:///x"}, headers=operator),
+        await api.http.delete("/api/galleries/x", headers=operator),
+        await api.http.post("/api/galleries/refresh", headers=operator),
+        await api.http.put(upload_path(), content=ARCHIVE, headers=operator),
+        await api.http.put("/api/sources/h.invalid", json={"username": "a"}, headers=operator),
+        await api.http.get("/api/sources", headers=operator),
+    ]
+    assert [answer.status_code for answer in tried] == [403] * len(tried)
+    assert (await api.http.get("/api/galleries", headers=operator)).status_code == 200
