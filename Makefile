@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 SOURCES := domain contracts runtime gallery store bus services activities workflows workers api agent stack cli
 HOME_DIR ?= .nodesmith
 
-.PHONY: help setup run demo test quick lint types imports unit lock format histories bench soak clean
+.PHONY: help setup run demo test quick lint types imports unit lock format histories bench bench-registry bench-liveness soak clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,6 +60,12 @@ soak: setup  ## two APIs, two workers, 200 nodes, 2,000 operations, a worker kil
 
 histories: setup  ## record the histories of new scenarios for the replay tests
 	$(BIN)/python -m tests.replay.record
+
+bench-registry: setup  ## what 5,000 nodes cost, as ratios to the bare queries of the same run
+	$(BIN)/python -m benchmarks.registry
+
+bench-liveness: setup  ## how soon the control plane goes on after a node's return, and after a kill
+	$(BIN)/python -m benchmarks.liveness
 
 clean:  ## remove the virtual environment and the local state of a stopped `make run`
 	rm -rf $(VENV) $(HOME_DIR)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from pydantic_core import from_json
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
 
 from domain.errors import InvalidRequest, ServiceUnavailable
 
@@ -38,6 +39,7 @@ class Database:
             max_overflow=pool_size,
             pool_timeout=_CONNECT_TIMEOUT_S,
             pool_pre_ping=True,
+            json_deserializer=from_json,
             connect_args={
                 "connect_timeout": _CONNECT_TIMEOUT_S,
                 "tcp_user_timeout": 5000,
@@ -46,6 +48,7 @@ class Database:
             },
         )
         self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
+        self._reader = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @property
     def conninfo(self) -> str:
@@ -58,6 +61,13 @@ class Database:
         with _in_our_words():
             async with asyncio.timeout(_TRANSACTION_LIMIT_S), self._sessions.begin() as session:
                 yield session
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncConnection]:
+        """For one statement that changes nothing: without a transaction around it, two round trips less."""
+        with _in_our_words():
+            async with asyncio.timeout(_TRANSACTION_LIMIT_S), self._reader.connect() as connection:
+                yield connection
 
     async def ping(self) -> None:
         """Raise `ServiceUnavailable` unless a query is answered."""

@@ -3,12 +3,28 @@
 import base64
 import binascii
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Text, cast, exists, func, literal, or_, select, tuple_
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    DateTime,
+    Select,
+    Text,
+    bindparam,
+    cast,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+)
 
 from contracts.http import NodeView
 from domain.errors import InvalidRequest
@@ -16,13 +32,16 @@ from domain.node import NodeStatus, NodeType
 from domain.selector import EVERYTHING, Selector
 from store.clock import Clock, utc_now
 from store.database import Database
-from store.labels import selector_condition
+from store.labels import labels_of_node, selector_condition
 from store.models import HeartbeatSinkRow, NodeRow
 from store.models_inventory import InstalledRow
-from store.nodes import NodeViews, node_views, status_expression
+from store.nodes import open_operations_of_node, status_expression
 from store.views import node_view
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+_NOW = bindparam("now", type_=DateTime(timezone=True))
+_SINKS = HeartbeatSinkRow.protocol == NodeRow.protocol
 
 SORTS = ("name", "status", "last_heartbeat", "created_at")
 
@@ -31,7 +50,7 @@ SORTS = ("name", "status", "last_heartbeat", "created_at")
 class NodeQuery:
     """Which nodes, in which order, and how many of them."""
 
-    statuses: Sequence[NodeStatus] = ()
+    statuses: tuple[NodeStatus, ...] = ()
     selector: Selector = EVERYTHING
     family: str = ""
     """nodes that have this backend installed"""
@@ -58,46 +77,76 @@ class NodeList:
         self._clock = clock
 
     async def page(self, query: NodeQuery) -> NodePage:
-        now = self._clock()
-        wanted, total = page_statement(query, now), _count(query, now)
-        async with self._database.session() as session:
-            found = [node_view(*row) for row in await session.execute(wanted)]
-            shown = found if query.limit is None else found[: query.limit]
-            is_whole = not query.cursor and len(shown) == len(found)
-            counted = len(found) if is_whole else await session.scalar(total) or 0
+        """One statement, its text made once for each kind of question: a list is asked for again and again."""
+        values = {"now": self._clock(), **_limits(query), **_place(query)}
+        async with self._database.reading() as connection:
+            result = await connection.execute(page_statement(_shape(query)), values)
+            names, found = tuple(result.keys()), result.all()
+            total = found[0].total if found else 0
+            if not found and query.cursor:
+                total = await connection.scalar(_count(query), values) or 0
+        shown = [_view(names, row) for row in (found if query.limit is None else found[: query.limit])]
         more = len(shown) < len(found)
-        return NodePage(shown, counted, _cursor_after(query.sort, shown[-1]) if more else "")
+        return NodePage(shown, total, _cursor_after(query.sort, shown[-1]) if more else "")
 
     async def matching(self, selector: Selector) -> list[NodeView]:
         """Healthy nodes that take backends: where work can go at this moment."""
-        query = NodeQuery(statuses=[NodeStatus.HEALTHY], selector=selector, node_type=NodeType.BACKEND)
+        query = NodeQuery(statuses=(NodeStatus.HEALTHY,), selector=selector, node_type=NodeType.BACKEND)
         return (await self.page(query)).nodes
 
 
-def page_statement(query: NodeQuery, now: datetime) -> NodeViews:
+def _shape(query: NodeQuery) -> NodeQuery:
+    """The question without the values that are bound when it is asked."""
+    return replace(query, limit=None if query.limit is None else 1, cursor="somewhere" if query.cursor else "")
+
+
+def _limits(query: NodeQuery) -> dict[str, int]:
     """One more than asked for: that there is a next page is known without counting."""
-    key, is_descending = _sort_key(query.sort, now)
+    return {} if query.limit is None else {"limit": query.limit + 1}
+
+
+def _place(query: NodeQuery) -> dict[str, str | datetime]:
+    return dict(zip(("after_key", "after_id"), _read_cursor(query), strict=True)) if query.cursor else {}
+
+
+@lru_cache(maxsize=256)
+def page_statement(shape: NodeQuery) -> Select[Any]:
+    """Plain columns, not objects: nobody changes a row of a list."""
+    key, is_descending = _sort_key(shape.sort)
     order = (key.desc(), NodeRow.id.desc()) if is_descending else (key, NodeRow.id)
-    wanted = node_views(now).where(*_conditions(query, now)).order_by(*order)
-    if query.cursor:
-        after = tuple_(*_read_cursor(query))
+    columns = [
+        *NodeRow.__table__.c,
+        status_expression(_NOW).label("status"),
+        open_operations_of_node().label("open_operations"),
+        labels_of_node().label("labels"),
+        _count(shape).correlate(None).scalar_subquery().label("total"),
+    ]
+    wanted = select(*columns).select_from(NodeRow).outerjoin(HeartbeatSinkRow, _SINKS)
+    wanted = wanted.where(*_conditions(shape)).order_by(*order)
+    if shape.cursor:
+        after = tuple_(bindparam("after_key", type_=key.type), bindparam("after_id", type_=Text()))
         place = tuple_(key, NodeRow.id)
         wanted = wanted.where(place < after if is_descending else place > after)
-    return wanted if query.limit is None else wanted.limit(query.limit + 1)
+    return wanted if shape.limit is None else wanted.limit(bindparam("limit", type_=BigInteger()))
 
 
-def _count(query: NodeQuery, now: datetime) -> Select[int]:
-    sinks = HeartbeatSinkRow.protocol == NodeRow.protocol
-    counted = select(func.count()).select_from(NodeRow).where(*_conditions(query, now))
-    return counted.outerjoin(HeartbeatSinkRow, sinks) if query.statuses else counted
+def _view(names: Sequence[str], values: Iterable[Any]) -> NodeView:
+    """By way of a plain object: the columns of a result are slow to ask one by one."""
+    row: Any = SimpleNamespace(**dict(zip(names, values, strict=True)))
+    return node_view(row, row.status, row.open_operations, row.labels)
 
 
-def _conditions(query: NodeQuery, now: datetime) -> list[ColumnElement[bool]]:
+def _count(query: NodeQuery) -> Select[int]:
+    counted = select(func.count()).select_from(NodeRow).where(*_conditions(query))
+    return counted.outerjoin(HeartbeatSinkRow, _SINKS) if query.statuses else counted
+
+
+def _conditions(query: NodeQuery) -> list[ColumnElement[bool]]:
     conditions = []
     if query.selector.requirements:
         conditions.append(selector_condition(query.selector))
     if query.statuses:
-        conditions.append(status_expression(now).in_([str(status) for status in query.statuses]))
+        conditions.append(status_expression(_NOW).in_([str(status) for status in query.statuses]))
     if query.family:
         has = exists().where(InstalledRow.node_id == NodeRow.id, InstalledRow.family == query.family)
         conditions.append(has.correlate(NodeRow))
@@ -109,13 +158,13 @@ def _conditions(query: NodeQuery, now: datetime) -> list[ColumnElement[bool]]:
     return conditions
 
 
-def _sort_key(sort: str, now: datetime) -> tuple[ColumnElement[Any], bool]:
+def _sort_key(sort: str) -> tuple[ColumnElement[Any], bool]:
     name = sort.removeprefix("-")
     if name not in SORTS:
         raise InvalidRequest(f"sort: use one of {', '.join(SORTS)}, with - in front to turn it round.", field="sort")
     keys: dict[str, Callable[[], ColumnElement[Any]]] = {
         "name": lambda: NodeRow.name.expression,
-        "status": lambda: cast(status_expression(now), Text),
+        "status": lambda: cast(status_expression(_NOW), Text),
         "last_heartbeat": lambda: func.coalesce(NodeRow.last_heartbeat, literal(_LONG_AGO)),
         "created_at": lambda: NodeRow.created_at.expression,
     }

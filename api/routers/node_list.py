@@ -72,11 +72,11 @@ async def list_nodes(
     return Response(_NODES.dump_json(page.nodes), media_type="application/json", headers=_headers(request, page))
 
 
-def _known(statuses: list[NodeStatus]) -> list[NodeStatus]:
+def _known(statuses: list[NodeStatus]) -> tuple[NodeStatus, ...]:
     if NodeStatus.UNKNOWN in statuses:
         known = ", ".join(each for each in NodeStatus if each is not NodeStatus.UNKNOWN)
         raise InvalidRequest(f"status: There is no such status; use one of {known}.", field="status")
-    return statuses
+    return tuple(statuses)
 
 
 def _headers(request: Request, page: NodePage) -> dict[str, str]:
