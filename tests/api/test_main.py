@@ -58,6 +58,15 @@ async def answers(http: httpx2.AsyncClient) -> bool:
         return False
 
 
+async def test_approval_without_a_look_is_warned_of_at_every_start(settings: ControlSettings) -> None:
+    variables = {**environment(settings, free_port()), "NODESMITH_AUTO_APPROVE": "true"}
+    async with process(variables) as api:
+        assert api.stderr is not None
+        async with asyncio.timeout(30):
+            while b"NODESMITH_AUTO_APPROVE is on" not in await api.stderr.readline():
+                assert not api.stderr.at_eof()
+
+
 @pytest.mark.parametrize("name", ["ADMIN_TOKEN_FILE", "REGISTRATION_TOKEN_FILE", "NATS_ACCOUNT_SEED_FILE"])
 async def test_process_without_a_secret_refuses_to_start(settings: ControlSettings, name: str, tmp_path: Path) -> None:
     empty = tmp_path / "empty"

@@ -120,3 +120,29 @@ def test_an_invite_for_another_control_plane_sends_nothing_there(control: Machin
     assert done.returncode == 1
     assert "is not the control plane of this invite" in done.stderr
     assert status_of(control, "misled") == ""
+
+
+def test_a_token_of_the_command_line_has_its_role_until_it_is_revoked(control: Machine) -> None:
+    made = asked(control, "tokens", "create", "night-shift", "--role", "operator", "--ttl", "12h", "--reason", "duty")
+    allowed = control.run("ops", "ls", "--token", made["token"])
+    assert allowed.returncode == 0, allowed.stderr
+    refused = control.run("tokens", "ls", "--token", made["token"])
+    assert refused.returncode == 1
+    assert "night-shift has the role operator; this needs admin." in refused.stderr
+    assert control.run("tokens", "revoke", "night-shift").stdout == "night-shift (operator) is revoked.\n"
+    assert "A valid token is needed." in control.run("ops", "ls", "--token", made["token"]).stderr
+    told: list[dict[str, str]] = json.loads(control.run("audit", "--target", "night-shift", "--json").stdout)
+    assert [(entry["actor"], entry["action"], entry["reason"]) for entry in told] == [
+        ("admin", "tokens.remove", ""),
+        ("admin", "tokens.create", "duty"),
+    ]
+
+
+def test_many_nodes_can_be_played_over_tls(control: Machine) -> None:
+    command = [NODESMITH, "simulate", "--nodes", "3", "--home", str(control.folder)]
+    played = subprocess.Popen(command, stdout=subprocess.PIPE, env=control.whole_environment())
+    try:
+        until(lambda: status_of(control, "sim-3") == "healthy")
+    finally:
+        played.send_signal(signal.SIGTERM)
+        played.communicate(timeout=30)
