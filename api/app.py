@@ -60,7 +60,9 @@ _ROUTERS = (
     jobs,
     fan_out,
     backends,
+    galleries,
     artifacts,
+    sources,
     tokens,
     invites,
     audit,
@@ -68,9 +70,7 @@ _ROUTERS = (
     pages,
 )
 
-    galleries,
 
-    sources,
 def create_app(parts: Parts) -> FastAPI:
     """The whole API; nothing is connected here, and what runs beside the requests runs as long as it is served."""
     app = FastAPI(
