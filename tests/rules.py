@@ -1,14 +1,11 @@
 """The table from the rules about nodes to the tests that prove them: `python -m tests.rules > docs/rules-nodes.md`."""
 
-import ast
-import functools
-import re
 import sys
-from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
 
-TESTS = Path(__file__).parent
+from tests.rule_tables import page as table
+from tests.rule_tables import proofs
+
+__all__ = ["RULES", "page", "proofs"]
 
 RULES = {
     "R1": "a node has an id, a unique name, and facts with limits",
@@ -70,8 +67,6 @@ RULES = {
 }
 """The numbers that concern nodes, each in a few words."""
 
-_NUMBER = re.compile(r"\b([RH]\d+)[a-z]?\b")
-
 _INTRODUCTION = """\
 # The rules about nodes, and the tests that prove them
 
@@ -81,30 +76,8 @@ shows what takes the rule's place. Replicas, reservations and placement of model
 """
 
 
-@functools.cache
-def proofs() -> dict[str, list[str]]:
-    """Number -> tests that name it in their docstring, as file::test."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for path in sorted(TESTS.rglob("test_*.py")):
-        for test in _tests(ast.parse(path.read_text())):
-            for number in sorted(set(_NUMBER.findall(ast.get_docstring(test) or ""))):
-                found[number].append(f"{path.relative_to(TESTS.parent)}::{test.name}")
-    return found
-
-
-def _tests(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(module):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            yield node
-
-
 def page() -> str:
-    known = proofs()
-    rows = [
-        f"| {number} | {rule} | {'<br>'.join(f'`{test}`' for test in known.get(number, []))} |"
-        for number, rule in RULES.items()
-    ]
-    return "\n".join([_INTRODUCTION, "| rule | in short | proved by |", "|---|---|---|", *rows, ""])
+    return table(_INTRODUCTION, RULES)
 
 
 if __name__ == "__main__":

@@ -141,6 +141,7 @@ async def test_a_node_that_nobody_serves_is_away_and_nothing_was_delivered(nats_
 
 
 async def test_a_lasting_install_is_announced_and_its_progress_heard(scene: Scene) -> None:
+    """S23, S40: we listen before we send, so the first tick is heard too."""
     following = scene.following()
     running = asyncio.create_task(following.until_outcome())
     await scene.desk.commands.get()

@@ -138,6 +138,7 @@ async def test_no_reply_in_time_is_still_installing(scene: Scene) -> None:
 
 
 async def test_an_upgrade_that_was_sent_before_is_not_sent_again_when_it_is_done(scene: Scene) -> None:
+    """S57."""
     await scene.worker.lists()
     scene.worker.backends = [scene.installed()]
     await scene.worker.serves(subjects.upgrade(scene.node_id), CommandReply(success=True))

@@ -42,6 +42,7 @@ async def test_an_install_ends_with_the_new_version_live(start_agent: StartAgent
 
 
 async def test_what_is_there_already_is_not_fetched_again(start_agent: StartAgent):
+    """S35."""
     node = await start_agent()
     await node.outcome_of(node.command(ECHO_1))
     command = node.command(ECHO_1)

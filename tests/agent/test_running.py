@@ -59,6 +59,7 @@ async def install(node: Node, version: str = "1", **fields: Any) -> Any:
 
 
 async def test_an_install_starts_nothing_unless_it_is_asked_to(start_agent: StartAgent, models: ModelsClient):
+    """H42."""
     node = await start_agent(**FAST)
     quiet = await install(node)
     assert (quiet.addresses, await running(models, node)) == ({}, {})
@@ -87,6 +88,7 @@ async def test_a_backend_that_ends_is_started_again(start_agent: StartAgent, mod
 
 
 async def test_an_upgrade_restarts_the_same_set_and_a_rollback_too(start_agent: StartAgent, models: ModelsClient):
+    """H40."""
     node = await start_agent(**FAST)
     await install(node, start=True)
     await install(node, start=True, replica_index=1)
@@ -100,6 +102,7 @@ async def test_an_upgrade_restarts_the_same_set_and_a_rollback_too(start_agent: 
 
 
 async def test_an_overlapping_upgrade_is_not_noticed_by_callers(start_agent: StartAgent, models: ModelsClient):
+    """H40; S36, superseded: callers do not notice it."""
     node = await start_agent(**FAST)
     await install(node, start=True)
     async with called(models, node) as caller:

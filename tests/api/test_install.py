@@ -13,6 +13,7 @@ async def install(api: Api, node: str, headers: dict[str, str] | None = None, **
 
 
 async def test_accepted_install_is_durable_and_readable_at_once(api: Api) -> None:
+    """S1: nobody works here, so an answer that waited for the node would never come."""
     node = await api.approved_node()
     answer = await install(api, node["name"], backend="echo", reason="to try it")
     assert answer.status_code == 202
@@ -43,6 +44,7 @@ async def test_accepted_install_is_durable_and_readable_at_once(api: Api) -> Non
     ],
 )
 async def test_bad_request_gets_a_clear_answer(api: Api, body: dict[str, Any], status: int, code: str) -> None:
+    """S2, and every other request that cannot mean anything: nothing is started."""
     node = await api.approved_node()
     answer = await install(api, node["id"], **body)
     assert (answer.status_code, answer.json()["code"]) == (status, code)
@@ -69,6 +71,19 @@ async def test_twenty_identical_requests_to_two_replicas_are_one_operation(api: 
     assert len({answer.json()["jobID"] for answer in answers}) == 1
     assert sorted(answer.json()["joined"] for answer in answers) == [False] + [True] * 19
     assert len((await api.http.get(f"/api/operations?node={node['id']}")).json()["operations"]) == 1
+
+
+async def test_one_backend_on_two_nodes_through_two_replicas_is_two_operations(api: Api, replica: Api) -> None:
+    """S4, H24: another node is never taken for a duplicate, and neither job hides the other."""
+    nodes = [await api.approved_node() for _ in range(2)]
+    answers = await asyncio.gather(
+        *(install(each, node["id"], backend="echo") for each, node in zip((api, replica), nodes, strict=True))
+    )
+    assert [answer.json()["joined"] for answer in answers] == [False, False]
+    jobs = [answer.json()["jobID"] for answer in answers]
+    for job, node in zip(jobs, nodes, strict=True):
+        [entry] = (await api.http.get(f"/api/operations?node={node['id']}")).json()["operations"]
+        assert (entry["jobID"], entry["nodeID"], entry["name"]) == (job, node["id"], "echo")
 
 
 async def test_idempotency_key_is_honoured_on_every_replica(api: Api, replica: Api) -> None:

@@ -129,8 +129,10 @@ async def test_a_removal_on_its_node_is_left_out_of_a_bulk_cancel_and_named(api:
     done = (await api.http.post("/api/operations/cancel", json={"node": "r1"})).json()
     assert (done["matched"], done["accepted"]) == (1, 0)
     assert f"Operation {op_id} is removing" in done["operations"][0]["note"]
-    [entry] = (await api.http.get("/api/operations?node=r1")).json()["operations"]
-    assert (entry["isDeletion"], entry["cancellable"]) == (True, False)
+    queued = await recorded(api, State.QUEUED, kind=Kind.REMOVE, node_id="r1")
+    listed = (await api.http.get("/api/operations?node=r1")).json()["operations"]
+    assert all(entry["isDeletion"] for entry in listed)
+    assert {entry["jobID"]: entry["cancellable"] for entry in listed} == {op_id: False, queued: True}
 
 
 async def test_many_are_dismissed_by_filter(api: Api) -> None:

@@ -20,6 +20,7 @@ async def recorded(api: Api, state: State, **facts: Any) -> str:
 
 
 async def test_live_list_reads_as_localais_and_as_ours(api: Api) -> None:
+    """S6, S59: every operation here has a node, in a field of its own."""
     op_id = await recorded(api, State.RUNNING, node_id="list-1")
     tick = Progress(op_id=op_id, phase=Phase.DOWNLOADING, bytes_done=425, bytes_total=1000, percentage=42.5, rate=9)
     await api.parts.operations.write_gauges([tick])
@@ -72,6 +73,7 @@ async def test_live_list_keeps_failures_until_dismissed_and_drops_what_went_well
 
 
 async def test_list_is_ordered_by_progress_then_name(api: Api) -> None:
+    """S59."""
     for done in (70, 10, 40):
         op_id = await recorded(api, State.RUNNING, node_id="order")
         await api.parts.operations.write_gauges([Progress(op_id=op_id, percentage=done)])

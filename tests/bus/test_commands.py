@@ -97,6 +97,7 @@ async def test_each_question_has_its_answer(client, desk, node_id):
 
 
 async def test_a_slow_command_blocks_no_cancel(client, desk, node_id):
+    """G2."""
     desk.gate.clear()
     slow = asyncio.create_task(client.command(node_id, Command(op_id="slow"), within=30))
     assert (await client.cancel(node_id, CancelCommand(op_id="op"), within=10)).answer is CancelAnswer.STOPPED
@@ -126,7 +127,7 @@ async def test_an_unreadable_command_is_refused_with_one_line(control, desk, nod
 
 
 async def test_a_desk_that_breaks_gives_no_answer_and_serves_on(client, desk, node_id):
-    """Not a refusal: that would be final, and the fault is ours."""
+    """S61. Not a refusal: that would be final, and the fault is ours."""
     desk.breaks = True
     with structlog.testing.capture_logs() as lines, pytest.raises(NoAnswer):
         await client.command(node_id, Command(op_id="op"), within=0.2)
@@ -148,6 +149,7 @@ async def test_an_unreadable_answer_is_no_answer(client, start_node: StartNode, 
 
 @pytest.mark.parametrize("payload", [b"", b"null", b'{"backend": "echo"}'])
 async def test_stop_comes_with_or_without_a_name(control, desk, node_id, payload):
+    """S43."""
     await control.publish(subjects.stop_backend(node_id), payload)
     await asyncio.wait_for(desk.stopped.wait(), 10)
 

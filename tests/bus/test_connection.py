@@ -31,6 +31,7 @@ async def test_nobody_listens_is_told_at_once(control, node_id):
 
 
 async def test_a_listener_that_does_not_answer_is_no_answer(control, start_node: StartNode, node_id):
+    """S39."""
     bus = await start_node(node_id)
     await bus.subscribe(subjects.install(node_id), never)
     with pytest.raises(NoAnswer):

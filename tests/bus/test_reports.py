@@ -46,6 +46,7 @@ async def test_progress_and_outcome_come_in_order(hub, start_node: StartNode, no
 
 
 async def test_a_slow_reader_gets_the_newest_progress_only(hub, start_node: StartNode, node_id, op_id):
+    """S41: a slow reader stalls nobody."""
     reports = NodeReports(await start_node(node_id), node_id)
     seen = asyncio.Event()
     hub.on_progress(lambda progress: seen.set() if progress.seq == 5 else None)
@@ -77,6 +78,7 @@ async def test_silence_is_none(hub, node_id, op_id):
     ids=["next", "repeated", "overtaken", "new fence", "old fence", "LocalAI numbers nothing"],
 )
 async def test_stale_progress_is_dropped(hub, start_node: StartNode, node_id, op_id, earlier, later, is_news):
+    """S41: stale."""
     reports = NodeReports(await start_node(node_id), node_id)
     heard: list[Progress] = []
     ended = asyncio.Event()
@@ -142,6 +144,7 @@ async def test_a_node_cannot_report_on_the_operation_of_another(hub, start_node:
 )
 @pytest.mark.parametrize("kind", ["progress", "outcome"])
 async def test_what_cannot_be_right_is_dropped_with_one_line(hub, start_node, node_id, op_id, payload, event, kind):
+    """S41: malformed."""
     bus = await start_node(node_id)
     subject = {"progress": subjects.progress, "outcome": subjects.outcome}[kind](node_id, op_id)
     with structlog.testing.capture_logs() as lines:

@@ -58,6 +58,7 @@ def test_fields_of_a_newer_version_are_ignored(payload: Payload) -> None:
 
 
 def test_the_lock_is_node_and_family() -> None:
+    """S5, superseded: one function makes the key, and nobody parses it."""
     assert operation_workflow_id("n1", "echo") == "backend:n1:echo"
 
 

@@ -43,6 +43,7 @@ def test_there_is_no_edge_beside_those_of_the_design() -> None:
 @pytest.mark.parametrize("state", sorted(ENDED))
 @pytest.mark.parametrize("event", list(Event))
 def test_an_ended_operation_never_moves(state: State, event: Event) -> None:
+    """S62."""
     with pytest.raises(IllegalTransition, match=f"A {state} operation cannot take the event {event}"):
         advance(state, event)
 

@@ -30,7 +30,7 @@ async def start(fleet: Fleet, **body: object) -> str:
 
 
 async def test_install_upgrade_rollback_and_removal_on_all_nodes(fleet: Fleet, source: SlowSource) -> None:
-    """Each node is asked once, and says what it did; a removal where it never was has nothing to do."""
+    """S3: Each node is asked once, and says what it did; a removal where it never was has nothing to do."""
     name, first = unique("batch"), package(MB // 8)
     body = offer(source, name, first)
     planned = (await fleet.http.post("/api/batches", json={**body, "nodes": NODES, "dry_run": True})).json()
@@ -91,6 +91,7 @@ async def test_bad_batches_are_refused_and_nothing_is_started(fleet: Fleet, body
 
 
 async def test_retry_of_a_batch_goes_to_those_that_failed(fleet: Fleet, source: SlowSource) -> None:
+    """S7: only the failed ones are tried again."""
     name, good = unique("redriven"), package(MB // 8)
     body = {**offer(source, name, good), "sha256": "0" * 64}
     failed = await batch_ended(fleet, await start(fleet, **body, nodes=["agent-1"], max_failures=1))

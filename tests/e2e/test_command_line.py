@@ -109,3 +109,42 @@ async def test_a_refusal_is_one_sentence_and_a_remedy(
 async def test_a_wrong_token_is_told_apart_from_a_wrong_address(fleet: Fleet) -> None:
     done = await run(fleet, "nodes", "ls", "--url", fleet.url, "--token", "wrong")
     assert (done.returncode, "token" in done.stderr) == (1, True)
+
+
+async def test_a_batch_is_planned_watched_and_told(fleet: Fleet, source: SlowSource) -> None:
+    wanted = offer(source, "cli-batch", package(1000))
+    options = ("--uri", str(wanted["uri"]), "--sha256", str(wanted["sha256"]), "--on", "agent-1", "--on", "agent-2")
+    planned = await run(fleet, "backends", "install", "cli-batch", *options, "--dry-run")
+    assert planned.stdout.startswith("cli-batch: 2 nodes, 0 left out. Nothing was started.")
+    done = await run(fleet, "backends", "install", "cli-batch", *options, "--watch")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "completed: install cli-batch: done on 2 of 2 nodes"
+    assert all((fleet.live(node, "cli-batch") / "run.sh").is_file() for node in ("agent-1", "agent-2"))
+    [batch] = [each for each in await answer(fleet, "batches", "ls") if each["backend"] == "cli-batch"]
+    assert batch["counts"] == {"succeeded": 2}
+    history = await answer(fleet, "ops", "history", "--batch", batch["batch_id"])
+    assert {(each["node_name"], each["state"]) for each in history} == {
+        ("agent-1", "succeeded"),
+        ("agent-2", "succeeded"),
+    }
+
+
+async def test_a_failed_operation_is_retried_and_dismissed(fleet: Fleet, source: SlowSource) -> None:
+    done = await answer_of_install(fleet, "agent-3", {**offer(source, "cli-again", package(1000)), "sha256": "0" * 64})
+    failed = json.loads(done.stdout.splitlines()[-1])["op_id"]
+    again = await run(fleet, "ops", "retry", failed, "--watch", "--json")
+    last = json.loads(again.stdout.splitlines()[-1])
+    assert (again.returncode, last["reason"], last["retry_of"]) == (1, "bad_digest", failed)
+    looked = await run(fleet, "ops", "dismiss", "--backend", "cli-again")
+    assert (looked.returncode, "2 to dismiss. Nothing was done yet" in looked.stdout) == (1, True)
+    assert (await run(fleet, "ops", "dismiss", "--backend", "cli-again", "--yes")).returncode == 0
+    assert "cli-again" not in (await run(fleet, "ops", "ls")).stdout
+
+
+async def test_what_is_held_says_by_whom_and_why(fleet: Fleet) -> None:
+    held = await run(fleet, "hold", "--reason", "cable work")
+    try:
+        assert "by admin: cable work" in held.stdout
+    finally:
+        released = await run(fleet, "release")
+    assert released.stdout == "Nothing is held.\n"

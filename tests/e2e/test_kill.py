@@ -50,7 +50,7 @@ async def begin(victim: Fleet, source: SlowSource, name: str, *, seconds: float 
 
 @pytest.mark.parametrize("name", ["api", "worker", "agent-1", "nats", "postgres", "temporal"])
 async def test_any_one_process_may_die_in_the_middle(victim: Fleet, source: SlowSource, name: str) -> None:
-    """Promise 2."""
+    """G4; S31, superseded: it goes on, instead of being reaped as failed. Promise 2."""
     op_id, noise = await begin(victim, source, f"survives-{name}")
     pid = victim.machine.pids()[name]
     victim.kill(name)
@@ -66,6 +66,7 @@ async def test_any_one_process_may_die_in_the_middle(victim: Fleet, source: Slow
 async def test_a_cancel_sent_while_the_worker_is_dead_is_carried_out_when_it_is_back(
     victim: Fleet, source: SlowSource
 ) -> None:
+    """S30, G3."""
     op_id, _ = await begin(victim, source, "cancelled-meanwhile", seconds=120)
     victim.kill("worker")
     answer = await victim.http.post(f"/api/operations/{op_id}/cancel", json={})

@@ -65,6 +65,7 @@ async def test_twenty_requests_at_once_on_two_replicas_are_one_operation(
 
 
 async def test_another_intent_is_refused_and_the_holder_named(admission: Admission, join: Join) -> None:
+    """G10: another intent is neither dropped nor told as a success."""
     node = await join()
     first = await admission.install(node.id, ECHO, actor="ada")
     with pytest.raises(OperationConflict, match=first.jobID):
@@ -121,7 +122,10 @@ async def test_bad_input_starts_nothing(
 
 
 async def test_nodes_that_may_not_get_work_are_refused(admission: Admission, join: Join) -> None:
-    """H20: unknown, pending and agent nodes are refused, never a success with zero nodes."""
+    """S49, superseded: what is refused here never has to be pruned.
+
+    H20: unknown, pending and agent nodes are refused, never a success with zero nodes.
+    """
     with pytest.raises(UnknownNode, match="nobody"):
         await admission.install("nobody", ECHO, actor="ada")
     with pytest.raises(NodeNotApproved):
@@ -133,7 +137,7 @@ async def test_nodes_that_may_not_get_work_are_refused(admission: Admission, joi
 async def test_an_install_by_uri_carries_everything_to_the_run(
     admission: Admission, operations: OperationTable, join: Join
 ) -> None:
-    """G6, H25: uri, name and alias are never lost."""
+    """S12. G6, H25: uri, name and alias are never lost."""
     node = await join()
     request = InstallRequest(uri="https://host/own-2.tar.gz", name="own", alias="mine", sha256="sha256:" + "B" * 64)
     accepted = await admission.install(node.id, request, actor="ada")

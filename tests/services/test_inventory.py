@@ -120,6 +120,7 @@ async def test_a_node_without_backends_is_not_asked(join: Join, inventory: Inven
 async def test_one_look_asks_a_whole_fleet_and_survives_whoever_is_away(
     join: Join, nodes: Nodes, inventory: Inventory, link: ListingLink
 ) -> None:
+    """S56."""
     fleet = [await heard(nodes, await join(), "boot") for _ in range(5)]
     link.disks = {node.id: disk("1") for node in fleet[:3]}
     assert await InventoryKeeper(inventory)._round() == 3

@@ -232,7 +232,7 @@ async def test_the_process_of_a_credential_that_was_reset_is_told_when_it_is_hea
 
 
 async def test_only_commands_and_lists_are_evidence_and_an_answer_clears_it(join: Join, nodes: Nodes) -> None:
-    """R27, R28: nobody at the node marks it, nothing is deleted for it; a question or a cancel proves nothing."""
+    """S47. R27, R28: nobody at the node marks it, nothing is deleted for it; a question or a cancel proves nothing."""
     node = await join()
     far_end = AnsweringLink()
     witness = Witness(far_end, nodes, now)

@@ -40,6 +40,7 @@ async def terminated(admission: Admission, client: Client, join: Join) -> str:
 async def test_a_terminated_run_ends_as_an_honest_row_and_the_node_is_stopped(
     admission: Admission, client: Client, join: Join, repair: Repair, link: PlayedLink, operations: OperationTable
 ) -> None:
+    """S13."""
     op_id = await terminated(admission, client, join)
     link.cancel_reply = CancelReply(op_id=op_id, answer=CancelAnswer.STOPPED)
     await repair.once()
@@ -76,6 +77,7 @@ async def test_a_node_that_is_away_does_not_keep_the_row_open(
 async def test_two_repairs_at_once_are_harmless_and_open_runs_are_left_alone(
     admission: Admission, client: Client, join: Join, repair: Repair, link: PlayedLink, operations: OperationTable
 ) -> None:
+    """S29."""
     node = await join()
     alive = await admission.install(node.id, InstallRequest(backend="echo"), actor="ada")
     op_id = await terminated(admission, client, join)

@@ -46,6 +46,7 @@ async def follow(feed: EventFeed, since: int, count: int) -> list[int]:
 
 
 async def test_reader_that_follows_by_number_misses_nothing_of_fifty_writers(slow_database: Database) -> None:
+    """S21."""
     operations, feed = OperationTable(slow_database), EventFeed(slow_database)
 
     async def write(_writer: int) -> None:

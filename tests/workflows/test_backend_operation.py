@@ -24,6 +24,7 @@ async def ends_red(operation: Operation) -> ApplicationError:
 
 
 async def test_an_install_that_the_node_finishes_succeeds(begin: Begin) -> None:
+    """S8: nobody looks, and it ends."""
     operation = await begin()
     operation.station.say(operation.succeeded())
     result = await operation.result()
@@ -50,7 +51,10 @@ async def test_the_row_says_running_as_soon_as_the_node_has_begun(begin: Begin) 
 
 
 async def test_an_absent_node_is_waited_for_and_its_return_wakes_the_operation(begin: Begin) -> None:
-    """S52: queued for an absent node is no failure."""
+    """S27 and S28, superseded by G5: nothing is deleted after a quarter of an hour.
+
+    S52: queued for an absent node is no failure.
+    """
     operation = await begin()
     operation.station.say(NodeWord(away=True))
     waiting = await operation.station.reached(State.WAITING)
@@ -122,7 +126,10 @@ async def test_a_source_that_is_down_never_costs_an_attempt(begin: Begin) -> Non
 
 
 async def test_no_answer_in_time_is_still_installing_and_never_an_attempt(begin: Begin) -> None:
-    """S38, R83, promise 4: a timeout is never reported as a failure."""
+    """H21, H22, H26, G8, S45: it stays visible, is no attempt, and becomes what really happened.
+
+    S38, R83, promise 4: a timeout is never reported as a failure.
+    """
     operation = await begin(QUICK.model_copy(update={"max_attempts": 1}))
     operation.station.say(NodeWord(accepted=True))
     row = await operation.station.reached(State.STILL_INSTALLING)

@@ -32,6 +32,7 @@ async def result(handle: Handle) -> BatchProgress:
 
 
 async def test_no_more_than_the_window_run_at_once_and_all_get_their_turn(begin: Begin, fleet: Fleet) -> None:
+    """G12: a window."""
     handle = await begin(6, max_parallel=2)
     for number in range(6):
         await fleet.until_asked(f"n{number}")
@@ -42,6 +43,7 @@ async def test_no_more_than_the_window_run_at_once_and_all_get_their_turn(begin:
 
 
 async def test_zero_means_all_at_once(begin: Begin, fleet: Fleet) -> None:
+    """H23, G11; S9 and S51, superseded: nodes are asked side by side, not one after another."""
     handle = await begin(120, max_parallel=0)
     await fleet.until(lambda fleet: len(fleet.asked) == 120)
     assert fleet.running() == 120
@@ -51,6 +53,7 @@ async def test_zero_means_all_at_once(begin: Begin, fleet: Fleet) -> None:
 
 
 async def test_too_many_failures_stop_the_rest(begin: Begin, fleet: Fleet) -> None:
+    """G12: a limit of failures."""
     handle = await begin(5, max_parallel=1, max_failures=2)
     for number in range(2):
         await fleet.until_asked(f"n{number}")
@@ -65,6 +68,7 @@ async def test_too_many_failures_stop_the_rest(begin: Begin, fleet: Fleet) -> No
 
 
 async def test_absent_nodes_never_block_the_window(begin: Begin, fleet: Fleet) -> None:
+    """H27: who is slow or away delays nobody else."""
     handle = await begin(3, max_parallel=1)
     await fleet.until_asked("n0")
     await fleet.go_away("n0")

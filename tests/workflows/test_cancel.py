@@ -18,6 +18,7 @@ async def ask_cancel(operation: Operation, *, op_id: str = "", force: bool = Fal
 
 
 async def test_what_never_reached_a_node_is_cancelled_at_once(begin: Begin) -> None:
+    """S11."""
     operation = await begin()
     operation.station.say(NodeWord(away=True))
     await operation.station.reached(State.WAITING)
@@ -115,6 +116,7 @@ async def test_a_localai_worker_cannot_be_interrupted_and_its_outcome_stands(beg
 
 
 async def test_a_cancel_sent_while_no_worker_lives_is_carried_out_by_the_next(client: Client, queue: str) -> None:
+    """S30, G3: a cancel outlives a restart, and what was cancelled does not come back."""
     station = Station()
     operation = await start(client, station, queue)
     await ask_cancel(operation)

@@ -9,6 +9,7 @@ from tests.workflows.conftest import Begin
 
 
 async def test_what_waits_for_a_drained_node_ends_as_drained(begin: Begin) -> None:
+    """S26."""
     operation = await begin()
     operation.station.say(NodeWord(away=True))
     await operation.station.reached(State.WAITING)

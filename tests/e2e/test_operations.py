@@ -1,0 +1,72 @@
+"""Kinds of operations end to end: what they stream, what they fetch again, and LocalAI's removals."""
+
+from tests.e2e.fleet import Fleet, offer
+from tests.e2e.slow_source import SlowSource, package
+from tests.e2e.test_install import MB, heard, unique
+
+
+async def job_of(fleet: Fleet, path: str, **body: object) -> str:
+    answer = await fleet.http.post(path, json=body)
+    assert answer.status_code == 202, answer.text
+    job_id: str = answer.json()["jobID"]
+    return job_id
+
+
+async def test_an_upgrade_streams_its_progress_as_an_install_does(fleet: Fleet, source: SlowSource) -> None:
+    """S22, S23, S24: not 0 % until the end."""
+    name = unique("upgraded")
+    assert (await fleet.ended(await fleet.accepted("agent-1", **offer(source, name, package(MB)))))["changed"]
+    newer = offer(source, f"{name}-2", package(3 * MB))
+    source.bytes_per_second = 2 * MB
+    op_id = await job_of(fleet, "/api/nodes/agent-1/backends/upgrade", **{**newer, "name": name})
+    changes, ticks = await heard(fleet, op_id, 0, "succeeded")
+    assert [state for _, state in changes] == ["queued", "running", "succeeded"]
+    assert ticks > 0
+
+
+async def test_a_retry_streams_its_progress_and_fetches_nothing_twice(fleet: Fleet, source: SlowSource) -> None:
+    """G9; S25, superseded: also a repeated try is seen. Pause keeps what was downloaded."""
+    name, built = unique("paused"), package(6 * MB)
+    source.bytes_per_second = 2 * MB
+    op_id = await fleet.accepted("agent-2", **offer(source, name, built))
+    await fleet.until(op_id, lambda operation: operation["progress"]["bytes_done"] > MB)
+    paused = await fleet.http.post(f"/api/operations/{op_id}/pause")
+    assert paused.json()["message"] == "Operation paused"
+    assert (await fleet.ended(op_id))["state"] == "cancelled"
+    again = await job_of(fleet, f"/api/operations/{op_id}/retry")
+    _, ticks = await heard(fleet, again, 0, "succeeded")
+    operation = await fleet.operation(again)
+    assert ticks > 0
+    assert (operation["retry_of"], operation["bytes_reused"] > 0) == (op_id, True)
+    assert operation["bytes_reused"] + operation["bytes_fetched"] == len(built.content)
+    assert fleet.noise_on_disk("agent-2", name) == built.noise_sha256
+
+
+async def test_a_forced_reinstall_reinstalls(fleet: Fleet, source: SlowSource) -> None:
+    """H30: the same again changes nothing; by force it is really done again."""
+    name, built = unique("again"), package(MB // 8)
+    body = offer(source, name, built)
+    await fleet.ended(await fleet.accepted("agent-3", **body))
+    (fleet.live("agent-3", name) / "noise").write_bytes(b"damaged")
+    assert (await fleet.ended(await fleet.accepted("agent-3", **body)))["changed"] is False
+    forced = await fleet.ended(await fleet.accepted("agent-3", **body, force=True))
+    assert (forced["state"], forced["changed"]) == ("succeeded", True)
+    assert fleet.noise_on_disk("agent-3", name) == built.noise_sha256
+
+
+async def test_localais_removals_answer_when_it_is_gone(fleet: Fleet, source: SlowSource) -> None:
+    """H28: durable operations behind LocalAI's synchronous routes, with LocalAI's bodies."""
+    name = unique("gone")
+    body = offer(source, name, package(MB // 8))
+    for node in ("agent-1", "agent-2"):
+        await fleet.ended(await fleet.accepted(node, **body))
+        await fleet.http.post(f"/api/nodes/{node}/inventory/refresh")
+    one = await fleet.http.post("/api/nodes/agent-1/backends/delete", json={"backend": name})
+    assert (one.status_code, one.json()) == (200, {"message": "backend deleted"})
+    assert not fleet.live("agent-1", name).exists()
+    everywhere = await fleet.http.post(f"/api/backends/system/delete/{name}")
+    assert (everywhere.status_code, everywhere.json()) == (
+        200,
+        {"success": True, "message": "Backend deleted successfully"},
+    )
+    assert not fleet.live("agent-2", name).exists()
