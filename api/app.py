@@ -9,7 +9,7 @@ from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from api import problems
-from api.auditing import Audited
+from api.auditing import LONGEST_REASON, Audited
 from api.auth import undeclared_is_for_admins, viewer
 from api.failures import SlowGuessing
 from api.middleware import Edge
@@ -43,6 +43,14 @@ from contracts.http import Problem
 
 DESCRIPTION = """Durable install, upgrade and removal of inference backends on a fleet of nodes.
 A superset of LocalAI's node, backend and operation endpoints. Errors are `application/problem+json`."""
+
+REASON = {
+    "name": "reason",
+    "in": "query",
+    "description": "Why: kept in the audit trail. A body may have it as a field instead.",
+    "schema": {"type": "string", "maxLength": LONGEST_REASON},
+}
+"""of every change"""
 
 _ROUTERS = (
     health,
@@ -119,12 +127,20 @@ def _serve_openapi(app: FastAPI) -> None:
         return schema
 
 
+def _add_reason(operation: dict[str, Any]) -> None:
+    parameters = operation.setdefault("parameters", [])
+    if not any(parameter["name"] == "reason" for parameter in parameters):
+        parameters.append(REASON)
+
+
 def _schema(app: FastAPI) -> dict[str, Any]:
     """What FastAPI collects, with our problems instead of its own validation errors."""
     schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    for operations_of_path in schema["paths"].values():
-        for operation in operations_of_path.values():
+    for path, operations_of_path in schema["paths"].items():
+        for verb, operation in operations_of_path.items():
             operation["responses"].pop("422", None)
+            if verb != "get" and not path.startswith("/api/node/"):
+                _add_reason(operation)
     shapes = schema["components"]["schemas"]
     shapes.pop("HTTPValidationError", None)
     shapes.pop("ValidationError", None)

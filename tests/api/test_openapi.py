@@ -32,6 +32,13 @@ def test_every_route_declares_what_it_may_answer(api: Api) -> None:
                 assert operation["responses"]["401"]["content"].keys() == {"application/problem+json"}, where
 
 
+def test_every_change_takes_a_reason(api: Api) -> None:
+    for path, verbs in create_app(api.parts).openapi()["paths"].items():
+        for verb, operation in verbs.items():
+            taken = [parameter["name"] for parameter in operation.get("parameters", [])].count("reason")
+            assert taken == (verb != "get" and not path.startswith("/api/node/")), f"{verb} {path}"
+
+
 async def test_api_keeps_to_its_description(api: Api, tmp_path: Path) -> None:
     """Schemathesis sends what fits the description and what does not; the stream never ends, so it is left out."""
     node = await api.approved_node()

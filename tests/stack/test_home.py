@@ -44,7 +44,7 @@ def test_secrets_are_made_once_and_only_their_owner_reads_them(home: Home):
     first = {path.name: path.read_text() for path in home.secrets.iterdir()}
     secrets.ensure(home)
     assert {path.name: path.read_text() for path in home.secrets.iterdir()} == first
-    assert len(set(first.values())) == len(first) == 6
+    assert len(set(first.values())) == len(first) == 7
     assert {stat.S_IMODE(path.stat().st_mode) for path in home.secrets.iterdir()} == {0o600}
     assert stat.S_IMODE(home.secrets.stat().st_mode) == 0o700
 

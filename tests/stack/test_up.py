@@ -59,7 +59,7 @@ def test_everything_runs_and_the_local_agents_are_approved(shared: Machine):
 
 def test_only_their_owner_reads_the_secrets(shared: Machine):
     files = list(shared.home.secrets.iterdir())
-    assert len(files) == 6
+    assert len(files) == 7
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
     assert stat.S_IMODE(shared.folder.stat().st_mode) == 0o700
 
