@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Numeric, and_, delete, exists, func, or_, select, tuple_, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql.selectable import ScalarSelect
 
 from domain.errors import InvalidRequest, UnknownNode
-from domain.labels import AUTOMATIC, MOST_LABELS, automatic_labels
+from domain.labels import AUTOMATIC, LONGEST_VALUE, MOST_LABELS, VENDOR, VRAM, automatic_labels
 from domain.selector import Operator, Requirement, Selector
 from store.clock import Clock, utc_now
 from store.database import Database
@@ -62,6 +62,14 @@ class Labels:
         async with self._database.session() as session:
             return {row.key: row.value for row in await _rows(session, node_id)}
 
+    async def follow_facts(self) -> int:
+        """Write automatic labels anew where a heartbeat changed the facts: a GPU that is gone, or came back."""
+        async with self._database.session() as session:
+            changed = list(await session.scalars(select(NodeRow).where(_belied_by_facts()).with_for_update()))
+            for node in changed:
+                await write_automatic(session, node)
+        return len(changed)
+
     async def replace(self, node_id: str, labels: Mapping[str, str]) -> dict[str, str]:
         """From now on the admin says exactly this; labels of the node itself and automatic ones stay."""
         async with self._database.session() as session:
@@ -111,6 +119,15 @@ async def _write_admins(
     if len(labels) > MOST_LABELS:
         raise InvalidRequest(f"labels: a node has {MOST_LABELS} labels at most.", field="labels")
     return labels
+
+
+def _belied_by_facts() -> ColumnElement[bool]:
+    label = NodeLabelRow
+    said = select(label.automatic).where(label.node_id == NodeRow.id, label.key == VENDOR).scalar_subquery()
+    vendor = func.left(NodeRow.resources["gpu_vendor"].astext, LONGEST_VALUE)
+    has_vram = func.coalesce(NodeRow.resources["total_vram"].astext.cast(Numeric), 0) > 0
+    says_vram = exists().where(label.node_id == NodeRow.id, label.key == VRAM, label.automatic.is_not(None))
+    return (func.coalesce(vendor, "") != func.coalesce(said, "")) | (has_vram != says_vram)
 
 
 def _says_itself(row: NodeLabelRow | None, value: str) -> bool:

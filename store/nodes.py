@@ -8,11 +8,12 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, Select, case, func, literal, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy.sql.selectable import ScalarSelect
 
 from contracts.http import NodeView, RegisterRequest
 from contracts.messages import Heartbeat, Resources
 from domain.errors import NameTaken
-from domain.node import SILENT_AFTER, NodeStatus, Protocol
+from domain.node import SILENT_AFTER, HeardNode, NodeStatus, Protocol
 from domain.operation import OPEN
 from store.clock import Clock, utc_now
 from store.database import Database
@@ -27,27 +28,32 @@ SINK_AWAY_AFTER = timedelta(seconds=15)
 
 _HEARTBEATS = text("""
     UPDATE nodes
-    SET last_heartbeat = greatest(nodes.last_heartbeat, :now),
-        boot_id = coalesce(nullif(heard.boot_id, ''), nodes.boot_id),
-        resources = nodes.resources || heard.resources,
-        unreachable_since = CASE WHEN :proves_link THEN NULL ELSE nodes.unreachable_since END
+    SET last_heartbeat = CASE
+            WHEN heard.is_it THEN greatest(nodes.last_heartbeat, :now) ELSE nodes.last_heartbeat END,
+        boot_id = CASE WHEN heard.is_it AND nodes.approved_at IS NOT NULL
+            THEN coalesce(nullif(heard.boot_id, ''), nodes.boot_id) ELSE nodes.boot_id END,
+        resources = CASE WHEN heard.is_it THEN nodes.resources || heard.resources ELSE nodes.resources END,
+        unreachable_since = CASE WHEN :proves_link AND heard.is_it THEN NULL ELSE nodes.unreachable_since END
     FROM (
-        SELECT known.id, beat.boot_id, beat.resources
+        SELECT known.id, beat.boot_id, beat.resources,
+            (beat.boot_id = '' OR known.boot_id IN ('', beat.boot_id)) AS is_it
         FROM jsonb_to_recordset(CAST(:beats AS jsonb)) AS beat (node_id text, boot_id text, resources jsonb)
         JOIN nodes AS known ON known.id = beat.node_id
         ORDER BY known.id
         FOR NO KEY UPDATE OF known
     ) AS heard
     WHERE nodes.id = heard.id
+    RETURNING nodes.id, nodes.boot_id, nodes.approved_at IS NOT NULL
 """)
-"""Rows are locked in the order of their ids, so that two batches at once cannot lock each other out."""
+"""Rows are locked in the order of their ids, so that two batches at once cannot lock each other out.
+A process of another boot than the one that registered is no sign of life of the node."""
 
 
-def status_expression(now: datetime) -> ColumnElement[str]:
+def status_expression(now: datetime | ColumnElement[datetime]) -> ColumnElement[str]:
     """The SQL twin of `domain.node.status_of`; needs `heartbeat_sinks` joined on the node's protocol."""
     node, sink = NodeRow, HeartbeatSinkRow
     heard = func.greatest(node.last_heartbeat, sink.listening_since)
-    until = func.least(literal(now), sink.last_listened)
+    until = func.least(literal(now) if isinstance(now, datetime) else now, sink.last_listened)
     return case(
         (node.approved_at.is_(None), literal(NodeStatus.PENDING.value)),
         (
@@ -107,17 +113,23 @@ class Nodes:
         async with self._database.session() as session:
             return bool(await session.scalar(pending.values(approved_at=now, updated_at=now).returning(NodeRow.id)))
 
-    async def heartbeats(self, beats: Sequence[Heartbeat], now: datetime, *, over_nats: bool = True) -> None:
-        """Many heartbeats in one UPDATE; only one that came over NATS proves that commands get through."""
+    async def heartbeats(
+        self, beats: Sequence[Heartbeat], now: datetime, *, over_nats: bool = True
+    ) -> Sequence[HeardNode]:
+        """Many heartbeats in one UPDATE; only one that came over NATS proves that commands get through.
+
+        Returns the nodes that are known: who is missing was removed, who has another boot is somebody else.
+        """
         latest = {beat.node_id: beat for beat in beats}
         rows = [
             {"node_id": node_id, "boot_id": beat.boot_id, "resources": _reported(beat.resources)}
             for node_id, beat in latest.items()
         ]
         async with self._database.session() as session:
-            await session.execute(
+            heard = await session.execute(
                 _HEARTBEATS, {"now": now, "beats": json.dumps(storable(rows)), "proves_link": over_nats}
             )
+            return [HeardNode(node_id, boot_id, is_approved) for node_id, boot_id, is_approved in heard]
 
     async def touch_listening(self, now: datetime, *, protocol: Protocol = Protocol.NODESMITH) -> None:
         """The heartbeat sink of that protocol listens; if it was away, nodes get their time anew."""
@@ -150,21 +162,23 @@ class Nodes:
 
 def node_views(now: datetime) -> NodeViews:
     """What `store.views.node_view` is made of; narrow it down, order it."""
-    open_operations = (
-        select(func.count())
-        .select_from(OperationRow)
-        .where(OperationRow.node_id == NodeRow.id, text(one_of("operations.state", OPEN)))
-        .scalar_subquery()
-    )
-    return select(NodeRow, status_expression(now), open_operations, labels_of_node()).outerjoin(
+    return select(NodeRow, status_expression(now), open_operations_of_node(), labels_of_node()).outerjoin(
         HeartbeatSinkRow, HeartbeatSinkRow.protocol == NodeRow.protocol
     )
+
+
+def open_operations_of_node() -> ScalarSelect[int]:
+    found = select(func.count()).select_from(OperationRow)
+    return found.where(OperationRow.node_id == NodeRow.id, text(one_of("operations.state", OPEN))).scalar_subquery()
 
 
 def _registration(
     request: RegisterRequest, now: datetime, credential_hash: str | None, *, approve: bool
 ) -> ReturningInsert[str]:
-    """Insert or renew. The machine is compared inside the statement: of two that race for a name, one loses."""
+    """Insert or renew. The machine is compared inside the statement: of two that race for a name, one loses.
+
+    A LocalAI worker shows no machine, so its name stays with that kind of node until it is given free.
+    """
     reported = _reported_facts(request)
     first = insert(NodeRow).values(
         id=str(uuid.uuid4()),
@@ -186,9 +200,11 @@ def _registration(
         "updated_at": now,
     }
     same_machine = NodeRow.machine_id.in_(["", request.machine_id])
-    return first.on_conflict_do_update(index_elements=[NodeRow.name], set_=renewed, where=same_machine).returning(
-        NodeRow.id
-    )
+    is_free = NodeRow.credential_hash.is_(None)
+    same_kind = NodeRow.protocol == int(request.protocol)
+    return first.on_conflict_do_update(
+        index_elements=[NodeRow.name], set_=renewed, where=is_free | (same_machine & same_kind)
+    ).returning(NodeRow.id)
 
 
 def _reported_facts(request: RegisterRequest) -> dict[str, object]:

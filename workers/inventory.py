@@ -1,4 +1,4 @@
-"""Keeps the inventories fresh: after a new boot, after an operation ended, and now and then."""
+"""What keeps inventories and automatic labels true while nodes live."""
 
 import asyncio
 
@@ -6,10 +6,28 @@ import structlog
 
 from domain.errors import NodesmithError
 from services.inventory import AT_ONCE, Inventory
+from store.labels import Labels
 
 log = structlog.stdlib.get_logger(__name__)
 
 LOOK_EVERY_S = 1.0
+LABELS_EVERY_S = 15.0
+
+
+class LabelKeeper:
+    """Automatic labels follow what nodes say of their hardware between two registrations."""
+
+    def __init__(self, labels: Labels, *, every: float = LABELS_EVERY_S) -> None:
+        self._labels = labels
+        self._every = every
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._labels.follow_facts()
+            except NodesmithError as error:
+                log.info("labels not compared with the facts", error=str(error))
+            await asyncio.sleep(self._every)
 
 
 class InventoryKeeper:

@@ -42,11 +42,12 @@ from store.database import Database
 from store.history import History
 from store.holds import Holds
 from store.inventory import InventoryTable
+from store.labels import Labels
 from store.life import NodeLife
 from store.nodes import Nodes
 from store.operations import OperationTable
 from workers.bridge import Gauges, OutcomeBridge
-from workers.inventory import InventoryKeeper
+from workers.inventory import InventoryKeeper, LabelKeeper
 from workers.registry import WORKFLOWS, control_activities, node_activities
 
 log = structlog.stdlib.get_logger(__name__)
@@ -117,6 +118,7 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
             gauges.run(),
             HeartbeatSink(bus, liveness.heard).run(asyncio.Event()),
             InventoryKeeper(Inventory(InventoryTable(database), link, _now)).run(),
+            LabelKeeper(Labels(database)).run(),
         ),
     ):
         await runs.keep_watch(FleetWatch(tick=settings.fleet_tick))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select, text
 
+from contracts.messages import Heartbeat, Resources
 from domain.errors import InvalidRequest, UnknownNode
 from domain.selector import Operator, Requirement, Selector, parse
 from store.database import Database
@@ -122,6 +123,24 @@ async def test_a_node_that_lost_its_gpu_shows_it(nodes: Nodes) -> None:
     view = await nodes.upsert(bare, now=NOON, credential_hash=None, approve=False)
     assert (view.gpu_vendor, view.total_vram, view.available_vram) == ("", 0, 0)
     assert not {"gpu.vendor", "gpu.vram"} & set(view.labels)
+
+
+async def test_a_gpu_that_is_lost_or_found_between_registrations_shows_in_the_labels(
+    nodes: Nodes, labels: Labels
+) -> None:
+    """H37, R23, R77: heartbeats change the facts, the automatic labels follow."""
+    node = await registered(nodes, **GPU)
+
+    async def after(**resources: Any) -> set[str]:
+        await nodes.heartbeats([Heartbeat(node_id=node.id, resources=Resources(**resources))], NOON)
+        await labels.follow_facts()
+        assert await labels.follow_facts() == 0
+        return {"gpu.vendor", "gpu.vram"} & set(await labels.of_node(node.id))
+
+    assert await after(total_vram=0) == {"gpu.vendor"}
+    assert await after(gpu_vendor="") == set()
+    assert await after(gpu_vendor="amd", total_vram=48 * GIB) == {"gpu.vendor", "gpu.vram"}
+    assert (await labels.of_node(node.id))["gpu.vendor"] == "amd"
 
 
 async def test_cap_of_an_admin_outlives_registration_and_can_be_handed_back(nodes: Nodes, overrides: Overrides) -> None:
