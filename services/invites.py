@@ -85,9 +85,7 @@ class Invites:
     async def admit(self, request: RegisterRequest, token: str, register: Register) -> RegisterResponse:
         """Count, register, label. What could not be registered is given back."""
         if request.protocol is Wire.LOCALAI:
-            raise InvalidRequest(
-                "token: an invite is for our own agent, not for a LocalAI worker.", field="token"
-            )
+            raise InvalidRequest("token: an invite is for our own agent, not for a LocalAI worker.", field="token")
         who = {"node_name": request.name, "machine_id": request.machine_id}
         invite, is_counted = await self.table.redeem(hash_token(token), **who)
         try:
