@@ -66,14 +66,16 @@ class Liveness:
 
     async def _wake(self) -> None:
         """Oldest first. While Temporal is away nothing is lost: they stay on the list."""
-        for op_id in list(self._to_wake)[:WAKES_A_SECOND]:
-            row = self._to_wake[op_id]
-            try:
-                await self.runs.node_back(row.workflow_id, row.node_id)
-            except ServiceUnavailable as error:
-                log.info("nobody woken; the next second tries again", error=str(error))
-                return
-            del self._to_wake[op_id]
+        await asyncio.gather(*(self._wake_one(op_id) for op_id in list(self._to_wake)[:WAKES_A_SECOND]))
+
+    async def _wake_one(self, op_id: str) -> None:
+        row = self._to_wake[op_id]
+        try:
+            await self.runs.node_back(row.workflow_id, row.node_id)
+        except ServiceUnavailable as error:
+            log.info("not woken; the next second tries again", op_id=op_id, error=str(error))
+        else:
+            self._to_wake.pop(op_id, None)
 
     async def _stop_orphans(self, beats: Sequence[Heartbeat]) -> None:
         """An operation that is open on the node and ended here was cancelled or repaired while the node was away."""
