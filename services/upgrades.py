@@ -81,7 +81,7 @@ class Upgrades:
         while True:
             try:
                 await self.check(older_than=self.check_every)
-                await self._upgrade_all()
+                await self.upgrade_all()
             except NodesmithError as error:
                 log.info("upgrades.not_checked", error=error.message)
             await asyncio.sleep(LOOK_EVERY_S)
@@ -91,7 +91,8 @@ class Upgrades:
             if digest := await self.registries.digest(reference):
                 await self.tags.note(reference, digest)
 
-    async def _upgrade_all(self) -> None:
+    async def upgrade_all(self) -> None:
+        """Ask for every upgrade there is, if upgrades by itself are wanted."""
         if self.ask is None:
             return
         for info in (await self.list()).values():
