@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 SOURCES := domain contracts runtime gallery store bus services activities workflows workers api agent stack cli
 HOME_DIR ?= .nodesmith
 
-.PHONY: help setup run demo test quick lint types imports unit lock format histories bench bench-registry bench-liveness soak clean
+.PHONY: help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,6 +60,9 @@ soak: setup  ## two APIs, two workers, 200 nodes, 2,000 operations, a worker kil
 
 histories: setup  ## record the histories of new scenarios for the replay tests
 	$(BIN)/python -m tests.replay.record
+
+bench-gallery: setup  ## what reading a gallery of 1,000 entries costs
+	$(BIN)/python -m benchmarks.gallery
 
 bench-registry: setup  ## what 5,000 nodes cost, as ratios to the bare queries of the same run
 	$(BIN)/python -m benchmarks.registry

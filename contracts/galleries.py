@@ -124,6 +124,19 @@ class CatalogueEntry(BackendEntry):
     """names of the nodes that have an older or another build of it"""
 
 
+class NodeSuitability(Shape):
+    """How a backend fits a node, and which build the node would get."""
+
+    node_id: str
+    node_name: str
+    node_status: str
+    capability: str
+    suitability: str
+    """compatible; override: made for other hardware, may start if somebody insists; impossible"""
+    build: str = ""
+    reason: str = ""
+
+
 class GalleryName(Shape):
     name: str
     url: str = ""

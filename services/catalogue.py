@@ -12,12 +12,17 @@ from contracts.galleries import (
     GalleryName,
     Installation,
     InstalledOn,
+    NodeSuitability,
     UnusableEntry,
     UpgradeInfo,
 )
+from contracts.http import NodeView
+from domain.errors import NoBuildForNode, UnknownBackend
 from domain.identity import family_of
+from domain.node import NodeType
 from gallery.catalogue import Catalogue
 from gallery.entries import Entry
+from gallery.suitability import Suitability, capability_of, suitability
 from services.galleries import Galleries
 from services.upgrades import Upgrades
 
@@ -85,6 +90,31 @@ class CatalogueDesk:
         return [
             _view(entry, where, upgrades, is_alias=family_of(entry.artifact.name) in listed_by_metas) for entry in shown
         ]
+
+    async def suitability(self, backend: str, nodes: Sequence[NodeView]) -> list[NodeSuitability]:
+        """How a backend fits each node."""
+        await self.galleries.sync()
+        entry = self.galleries.catalogue.find(backend)
+        if entry is None:
+            raise UnknownBackend(f"No gallery has the backend {backend}.", backend=backend)
+        return [self._fit(backend, node) for node in nodes if node.node_type is NodeType.BACKEND]
+
+    def _fit(self, backend: str, node: NodeView) -> NodeSuitability:
+        capability, reason = capability_of(node.capability, node.gpu_vendor, node.total_vram), ""
+        try:
+            artifact = self.galleries.catalogue.resolve(backend, capability=capability)
+        except NoBuildForNode as nothing:
+            artifact, reason = None, nothing.message
+        fits = suitability(artifact, capability) if artifact else Suitability.IMPOSSIBLE
+        return NodeSuitability(
+            node_id=node.id,
+            node_name=node.name,
+            node_status=node.status,
+            capability=capability,
+            suitability=fits,
+            build=artifact.name if artifact else "",
+            reason=reason,
+        )
 
 
 def _matches(entry: Entry, search: Search) -> bool:

@@ -9,7 +9,7 @@ from api.auth import Operator, viewer
 from api.localai import batch_job_status, job_status
 from api.parts import PartsOf
 from api.problems import responses
-from contracts.galleries import CataloguePage, UpgradeInfo
+from contracts.galleries import CataloguePage, NodeSuitability, UpgradeInfo
 from contracts.http import JobStatus
 from services.catalogue import EVERYTHING, Search
 
@@ -60,6 +60,14 @@ async def check_upgrades(parts: PartsOf, _actor: Operator) -> dict[str, UpgradeI
     await parts.gallery.galleries.sync()
     await parts.gallery.upgrades.check()
     return await parts.gallery.upgrades.list()
+
+
+@router.get("/suitability", responses=responses(400, 404))
+async def list_suitability(
+    parts: PartsOf, backend: Annotated[str, Query(max_length=255, description="A name, or gallery@name.")] = ""
+) -> list[NodeSuitability]:
+    """How a backend fits each node, and which build the node would get."""
+    return await parts.gallery.desk.suitability(backend, await parts.nodes.list())
 
 
 @router.get("/job/{job_id}", response_model_exclude_none=True, responses=responses(400))

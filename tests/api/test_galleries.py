@@ -107,6 +107,23 @@ async def test_where_it_is_installed_and_where_it_could_be_newer(api: Api, inven
     assert checked.json() == upgrades
 
 
+async def test_how_a_backend_fits_each_node_is_told(api: Api, gallery: str) -> None:
+    amd, plain = await api.approved_node(capability="amd"), await api.approved_node()
+
+    async def told(backend: str) -> dict[str, tuple[str, str]]:
+        answer = await api.http.get("/api/backends/suitability", params={"backend": backend})
+        assert answer.status_code == 200, answer.text
+        fits = {each["node_id"]: (each["suitability"], each["build"]) for each in answer.json()}
+        return {name: fits[node["id"]] for name, node in (("amd", amd), ("plain", plain))}
+
+    engine = f"{gallery}-engine"
+    assert await told(engine) == {"amd": ("compatible", f"rocm-{engine}"), "plain": ("compatible", f"cpu-{engine}")}
+    rocm = f"rocm-{engine}"
+    assert await told(rocm) == {"amd": ("compatible", rocm), "plain": ("override", rocm)}
+    assert {fit for fit, _ in (await told(f"metal-{engine}")).values()} == {"impossible"}
+    assert (await api.http.get("/api/backends/suitability")).status_code == 404
+
+
 async def test_a_page_never_replaces_the_last_good_copy(api: Api, site: Site, gallery: str) -> None:
     site.pages[f"/{gallery}"] = Page(b"<html>Service Unavailable</html>")
     told = (await api.http.post(f"/api/galleries/{gallery}/refresh")).json()
