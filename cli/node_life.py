@@ -8,7 +8,7 @@ from cli.client import read, segment
 from cli.connection import connect
 from cli.options import Home, Json, NodeName, Reason, Token, Url
 from cli.render import print_json
-from contracts.http import Because, LifeChanged
+from contracts.http import Because, LifeChanged, Running
 
 CancelRunning = Annotated[
     bool, typer.Option("--cancel-running", help="Cancel what runs on the node too, instead of letting it finish.")
@@ -34,8 +34,8 @@ def drain(
 ) -> None:
     """Give a node no new work; what has not begun there is cancelled. Holds until somebody resumes it."""
     with connect(url, token, home) as api:
-        query = "?operations=cancel" if cancel_running else ""
-        answer = api.post(f"/api/nodes/{segment(node)}/drain{query}", Because(reason=reason or ""))
+        operations = Running.CANCEL if cancel_running else None
+        answer = api.post(f"/api/nodes/{segment(node)}/drain", Because(reason=reason or ""), operations=operations)
     _tell(node, answer, "is drained: no new work until `nodesmith nodes resume`", as_json=as_json)
 
 
