@@ -52,6 +52,9 @@ lock: setup  ## resolve the dependencies anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --only-binary :all: --all-extras --upgrade -q pyproject.toml -o requirements.lock
 
+bench-artifacts: setup  ## download, verify and unpack of 1 GB against curl, sha256sum and tar
+	$(BIN)/python -m benchmarks.artifacts
+
 bench: setup  ## what operations cost, as ratios to a floor in the same run
 	$(BIN)/python -m benchmarks.operations
 

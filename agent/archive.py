@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BufferedIOBase
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from agent.durable import Disk, has_no_links
 from agent.failures import OperationFailed, Stopped
@@ -33,11 +33,12 @@ else:
 _DAMAGED = (tarfile.ReadError, tarfile.HeaderError, EOFError, zlib.error, zstd.ZstdError)
 _BLOCK = 1024 * 1024
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_MAGIC = 4
 _GZIP_MEMBER = 31
 """zlib's word for: with the header and the checksum of gzip"""
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
-OpenArchive = Callable[[], BinaryIO]
+OpenArchive = Callable[[], BufferedIOBase]
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def _read_to_end(packed: IO[bytes]) -> None:
 class _Watched(BufferedIOBase):
     """The file as it is read: says that something moves, and stops in the middle of the largest member."""
 
-    def __init__(self, file: BinaryIO, halt: threading.Event, tick: Callable[[], None]) -> None:
+    def __init__(self, file: BufferedIOBase, halt: threading.Event, tick: Callable[[], None]) -> None:
         self._file = file
         self._halt = halt
         self._tick = tick
@@ -178,7 +179,8 @@ class _Watched(BufferedIOBase):
         self._since = 0
 
     def peek(self) -> bytes:
-        self._first = self._file.read(4)
+        while len(self._first) < _MAGIC and (block := self._file.read(_MAGIC - len(self._first))):
+            self._first += block
         return self._first
 
     def readable(self) -> bool:

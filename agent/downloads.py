@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import re
 import time
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.archive import OpenArchive
 from agent.failures import OperationFailed, is_full
 from agent.images import Image, Images
 from agent.job import Job
@@ -27,6 +29,9 @@ _ABANDONED_S = 86400
 _LAYERS_AT_ONCE = 3
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _WORTH_KEEPING = frozenset({Reason.DOWNLOAD_FAILED, Reason.SOURCE_DOWN, Reason.SOURCE_DENIED, Reason.NODE_ERROR})
+
+
+Consume = Callable[[list[OpenArchive]], None]
 
 
 @dataclass(frozen=True)
@@ -92,13 +97,16 @@ class Downloads:
         return Plan([Blob(_key(command), sha256, command.size, places)], sha256, is_image=False)
 
     @contextlib.asynccontextmanager
-    async def fetched(self, job: Job, plan: Plan) -> AsyncIterator[Fetched]:
-        """The artifact; what came is kept when the block fails in a way that another try may cure."""
+    async def fetched(self, job: Job, plan: Plan, consume: Consume | None = None) -> AsyncIterator[Fetched]:
+        """The artifact; what came is kept when the block fails in a way that another try may cure.
+
+        `consume` reads it in a thread while it comes; the digest is known only afterwards.
+        """
         self._planned[job.command.op_id] = [blob.key for blob in plan.blobs]
         async with self._holding(plan):
             transfers = [self._transfer(job, blob) for blob in plan.blobs]
             try:
-                yield await self._fetch(job, plan, transfers)
+                yield await self._fetch(job, plan, transfers, consume)
                 self._planned.pop(job.command.op_id, None)
                 with contextlib.suppress(OSError):  # they have served their purpose
                     await self._threads.run(job.halt, _each(transfers, Partial.discard))
@@ -157,16 +165,41 @@ class Downloads:
                 await stack.enter_async_context(self._locks[key])
             yield
 
-    async def _fetch(self, job: Job, plan: Plan, transfers: list[Transfer]) -> Fetched:
+    async def _fetch(self, job: Job, plan: Plan, transfers: list[Transfer], consume: Consume | None) -> Fetched:
         for transfer in transfers:
             await transfer.open()
         self._tell(job, transfers)
         missing = sum(max(each.blob.size - each.partial.size, 0) for each in transfers)
         self._space.require(missing + sum(each.blob.size for each in transfers))
-        await _at_most(_LAYERS_AT_ONCE, [each.fetch for each in transfers])
-        job.gauge.move(Phase.VERIFYING)
+        async with self._consuming(job, transfers, consume):
+            await _at_most(_LAYERS_AT_ONCE, [each.fetch for each in transfers])
+            job.gauge.move(Phase.VERIFYING)
         digest = plan.digest or transfers[0].partial.digest
         return Fetched(digest, [each.partial.path for each in transfers], plan.is_image)
+
+    @contextlib.asynccontextmanager
+    async def _consuming(self, job: Job, transfers: list[Transfer], consume: Consume | None) -> AsyncIterator[None]:
+        """What the bytes are read for goes on beside the download; a download that fails says why, not its reader."""
+        if consume is None:
+            yield
+            return
+        partials = [each.partial for each in transfers]
+        openers: list[OpenArchive] = [functools.partial(each.follow, job.halt) for each in partials]
+        begun = [each.generation for each in partials]
+        consuming = asyncio.create_task(self._threads.run(job.halt, consume, openers))
+        try:
+            yield
+            _each(transfers, Partial.finish)()
+            job.gauge.move(Phase.EXTRACTING)
+            await asyncio.wait([consuming])
+            if [each.generation for each in partials] != begun:
+                await self._threads.run(job.halt, consume, openers)
+            else:
+                await consuming
+        finally:
+            _each(transfers, Partial.give_up)()
+            await asyncio.wait([consuming])
+            _look_at(consuming)
 
     def _transfer(self, job: Job, blob: Blob) -> Transfer:
         rules = Rules(self._limits.idle, self._limits.tries, self._space.require)
@@ -202,6 +235,12 @@ async def _at_most(number: int, works: list[Callable[[], Awaitable[None]]]) -> N
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+
+
+def _look_at(task: "asyncio.Task[None]") -> None:
+    """What it raised does not count."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _each(transfers: list[Transfer], act: Callable[[Partial], None]) -> Callable[[], None]:

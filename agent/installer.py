@@ -1,13 +1,10 @@
 """Installing, upgrading and removing backends for real."""
 
 import asyncio
-import functools
-from pathlib import Path
-from typing import BinaryIO
 
-from agent.archive import Limits, Unpacker
+from agent.archive import Limits, OpenArchive, Unpacker
 from agent.changeover import Changed, Changeover
-from agent.downloads import Downloads, Fetched
+from agent.downloads import Consume, Downloads, Plan
 from agent.failures import OperationFailed
 from agent.job import Done, Job
 from agent.shelf import Shelf, not_installed
@@ -67,11 +64,7 @@ class Installer:
         plan = await self._downloads.plan(command)
         if self._has(before, command, plan.digest):
             return await self._unchanged(job, before)
-        async with self._downloads.fetched(job, plan) as artifact:
-            if self._has(before, command, artifact.digest):
-                return await self._unchanged(job, before)
-            changed = await self._replace(job, artifact)
-        return _done(before, changed)
+        return await self._replace(job, plan, before)
 
     async def _unchanged(self, job: Job, installed: Installed | None) -> Done:
         aligned = await self._changeover.align(job, installed)
@@ -83,30 +76,39 @@ class Installer:
             return False
         return self._shelf.is_runnable(command.family)
 
-    async def _replace(self, job: Job, artifact: Fetched) -> Changed:
+    async def _replace(self, job: Job, plan: Plan, before: Installed | None) -> Done:
+        """Unpacked while it comes; nobody sees it before its digest is right and all of it is on the disk."""
         command, run = job.command, self._threads.run
-        job.gauge.move(Phase.EXTRACTING)
         try:
-            staging = await run(job.halt, self._shelf.stage, command.family, command.op_id)
-            await self._unpack(job, artifact, staging)
-            await run(job.halt, self._shelf.seal, staging, command, artifact.digest, job.halt)
-            job.gauge.move(Phase.SWAPPING)
-            job.commit()
-            changed = await self._changeover.swap(job, lambda: self._shelf.put_live(command.family, staging))
-            if not self._space.has_headroom():
-                await run(job.halt, self._shelf.forget_previous, command.family)
-            return changed
+            async with self._downloads.fetched(job, plan, self._unpacking(job, plan)) as artifact:
+                if self._has(before, command, artifact.digest):
+                    return await self._unchanged(job, before)
+                staging = self._shelf.staging(command.family, command.op_id)
+                await run(job.halt, self._shelf.seal, staging, command, artifact.digest, job.halt)
+                job.gauge.move(Phase.SWAPPING)
+                job.commit()
+                changed = await self._changeover.swap(job, lambda: self._shelf.put_live(command.family, staging))
         finally:
             await run(job.halt, self._shelf.unstage, command.family, command.op_id)
+        if not self._space.has_headroom():
+            await run(job.halt, self._shelf.forget_previous, command.family)
+        return _done(before, changed)
 
-    async def _unpack(self, job: Job, artifact: Fetched, staging: Path) -> None:
+    def _unpacking(self, job: Job, plan: Plan) -> Consume:
+        """Into an empty folder each time: a download that begins anew is unpacked anew."""
         loop = asyncio.get_running_loop()
 
         def tick() -> None:
-            loop.call_soon_threadsafe(job.gauge.move, Phase.EXTRACTING)
+            loop.call_soon_threadsafe(job.gauge.stir)
 
-        unpacker = Unpacker(staging, self._limits, job.halt, tick)
-        await self._threads.run(job.halt, _unpack, unpacker, artifact)
+        def unpack(archives: list[OpenArchive]) -> None:
+            staging = self._shelf.stage(job.command.family, job.command.op_id)
+            unpacker = Unpacker(staging, self._limits, job.halt, tick)
+            for archive in archives:
+                (unpacker.unpack_layer if plan.is_image else unpacker.unpack)(archive)
+            unpacker.finish()
+
+        return unpack
 
     async def _roll_back(self, job: Job) -> Done:
         """Back to the version before, without a download."""
@@ -127,17 +129,6 @@ class Installer:
 
 def _done(before: Installed | None, changed: Changed) -> Done:
     return Done(True, before, changed.after, changed.addresses, changed.stopped)  # noqa: FBT003
-
-
-def _unpack(unpacker: Unpacker, artifact: Fetched) -> None:
-    unpack = unpacker.unpack_layer if artifact.is_image else unpacker.unpack
-    for file in artifact.files:
-        unpack(functools.partial(_open, file))
-    unpacker.finish()
-
-
-def _open(file: Path) -> BinaryIO:
-    return file.open("rb")
 
 
 def _is_same(installed: Installed, digest: str) -> bool:

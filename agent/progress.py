@@ -44,6 +44,11 @@ class Gauge:
         self._sample()
         self._moved.set()
 
+    def stir(self) -> None:
+        """Something goes on, though no byte has come."""
+        self._sample()
+        self._moved.set()
+
     def now(self) -> Progress:
         rate = self._rate()
         left = max(self._total - self._done, 0)

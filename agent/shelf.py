@@ -64,7 +64,7 @@ class Shelf:
 
     def stage(self, family: str, op_id: str) -> Path:
         """An empty folder beside the live version."""
-        staging = self._staging(family, op_id)
+        staging = self.staging(family, op_id)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(staging)
         self._disk.make_folder(staging)
@@ -72,7 +72,7 @@ class Shelf:
 
     def unstage(self, family: str, op_id: str) -> None:
         """Away with it; with the family's folder too, if this was all there ever was."""
-        self._disk.remove(self._staging(family, op_id))
+        self._disk.remove(self.staging(family, op_id))
         with contextlib.suppress(OSError):
             self._folder(family).rmdir()
 
@@ -173,7 +173,7 @@ class Shelf:
     def _folder(self, family: str) -> Path:
         return self._root / _folder_name(family)
 
-    def _staging(self, family: str, op_id: str) -> Path:
+    def staging(self, family: str, op_id: str) -> Path:
         return self._folder(family) / f".staging-{hashlib.sha256(op_id.encode()).hexdigest()[:16]}"
 
     def _version(self, folder: Path, pointer: str) -> Path | None:

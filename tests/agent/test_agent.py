@@ -166,6 +166,17 @@ async def test_whatever_goes_wrong_is_named_and_the_previous_version_stays(start
     assert node.partial_bytes() == 0
 
 
+async def test_what_was_unpacked_of_a_wrong_partial_file_is_unpacked_anew(start_agent: StartAgent):
+    """Unpacking goes on beside the download: what is thrown away takes its files with it."""
+    node = await start_agent()
+    content, wrong = big(2_000_000), archives.built(archives.regular("evil"), archives.regular("run.sh", b"evil"))
+    (node.home / "downloads" / f"{digest(content)}.part").write_bytes(wrong)
+    outcome = await node.outcome_of(node.command(content))
+    assert outcome.result is Result.SUCCEEDED, outcome.error
+    assert {path.name for path in node.live().iterdir()} == {"run.sh", "payload", "metadata.json"}
+    assert (node.live() / "run.sh").read_bytes() == b"#!/bin/sh\n"
+
+
 async def test_a_source_that_is_down_says_when_to_come_back(start_agent: StartAgent):
     node = await start_agent()
     command = node.command(ECHO_1)
