@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from bus.connection import Bus
-from contracts import subjects
 from contracts.batches import BatchInput, BatchState, CloseBatch, Member, Target, Verdict, member_op_id
-from contracts.messages import Heartbeat, Progress
+from contracts.messages import Command, Heartbeat, Progress
 from domain.operation import ENDED, Kind, Phase, Reason, State
 from store.clock import utc_now
-from tests.api.node import on_the_bus
+from tests.api.node import Desk, on_the_bus
 from tests.api.station import Api, served
 from tests.store.clock import NOON
 from tests.store.transitions import a_request, transition
@@ -289,28 +287,29 @@ async def test_a_removal_needs_a_name_and_a_node(api: Api) -> None:
     assert (await api.http.post("/api/nodes/nobody/backends/delete", json={"backend": "echo"})).status_code == 404
 
 
-async def heard(bus: Bus, subject: str) -> "asyncio.Queue[bytes]":
-    messages: asyncio.Queue[bytes] = asyncio.Queue()
+class StoppingDesk(Desk):
+    """Hears what it is told to stop."""
 
-    async def take(message: Any) -> None:
-        await messages.put(message.data)
+    def __init__(self) -> None:
+        self.stopped: asyncio.Queue[Command] = asyncio.Queue()
 
-    await bus.subscribe(subject, take)
-    return messages
+    async def stop_backend(self, command: Command) -> None:
+        self.stopped.put_nowait(command)
 
 
 async def test_stop_goes_straight_to_the_node_and_is_audited(api: Api) -> None:
     """S43: fire and forget; the node stays registered, and the audit trail knows who did it."""
     node = await api.approved_node()
     await api.parts.nodes.heartbeats([Heartbeat(node_id=node["id"])], utc_now())
-    async with on_the_bus(node) as bus:
-        messages = await heard(bus, subjects.stop_backend(node["id"]))
+    desk = StoppingDesk()
+    async with on_the_bus(node, desk):
         body = {"backend": "echo", "force": True, "reason": "it burns"}
         answer = await api.http.post(f"/api/nodes/{node['name']}/backends/stop", json=body)
         assert answer.status_code == 202, answer.text
-        assert b'"echo"' in await asyncio.wait_for(messages.get(), 10)
+        told = await asyncio.wait_for(desk.stopped.get(), 10)
+    assert (told.backend, told.force) == ("echo", True)
     [entry] = (await api.http.get(f"/api/audit?target={node['name']}")).json()["entries"][:1]
-    assert (entry["action"], entry["reason"]) == ("LocalAI.stop_backend", "it burns")
+    assert (entry["action"], entry["reason"]) == ("nodes.backends.stop", "it burns")
     assert (await api.http.get(f"/api/operations?node={node['id']}&all=true")).json()["operations"] == []
 
 
