@@ -160,6 +160,8 @@ class CataloguePage(Shape):
     """empty: what fits is asked of each node, not of the machine that answers"""
     preferDevelopmentBackends: bool = False  # noqa: N815
     unusable: list[UnusableEntry] = Field(default_factory=list)
+    stale: bool = False
+    """the database does not answer: galleries as they were known last, and nothing of the nodes"""
 
 
 class NodeDrift(Shape):

@@ -17,7 +17,7 @@ from contracts.galleries import (
     UpgradeInfo,
 )
 from contracts.http import NodeView
-from domain.errors import NoBuildForNode, UnknownBackend
+from domain.errors import NoBuildForNode, ServiceUnavailable, UnknownBackend
 from domain.identity import family_of
 from domain.node import NodeType
 from gallery.catalogue import Catalogue
@@ -54,17 +54,28 @@ class CatalogueDesk:
     upgrades: Upgrades
 
     async def page(self, search: Search) -> CataloguePage:
-        await self.galleries.sync()
-        catalogue = self.galleries.catalogue
-        installed = await self.fleet.families()
+        """Without the database, what was known last, and nothing of the nodes."""
+        try:
+            await self.galleries.sync()
+            return await self._page(search, await self.fleet.families(), await self._repositories())
+        except ServiceUnavailable:
+            return (await self._page(search, None, [])).model_copy(update={"stale": True})
+
+    async def _repositories(self) -> list[GalleryName]:
+        return [GalleryName(name=view.name, url=view.url) for view in await self.galleries.list()]
+
+    async def _page(
+        self, search: Search, known: Collection[str] | None, repositories: list[GalleryName]
+    ) -> CataloguePage:
+        catalogue, installed = self.galleries.catalogue, known or ()
         found = [entry for entry in catalogue.listed() if _matches(entry, search)]
         found.sort(key=lambda entry: _order(entry, search.sort, installed), reverse=search.descending)
         pages = max(1, math.ceil(len(found) / search.items))
         page = min(max(1, search.page), pages)
         shown = found[(page - 1) * search.items : page * search.items]
         return CataloguePage(
-            backends=await self._views(shown),
-            repositories=[GalleryName(name=view.name, url=view.url) for view in await self.galleries.list()],
+            backends=await self._views(shown, is_fleet_known=known is not None),
+            repositories=repositories,
             allTags=sorted({tag for entry in catalogue.listed() for tag in entry.tags}),
             availableBackends=len(found),
             installedBackends=len(installed),
@@ -75,12 +86,12 @@ class CatalogueDesk:
             unusable=_unusable(catalogue, search),
         )
 
-    async def _views(self, shown: Sequence[Entry]) -> list[CatalogueEntry]:
+    async def _views(self, shown: Sequence[Entry], *, is_fleet_known: bool) -> list[CatalogueEntry]:
         families = {entry.artifact.family for entry in shown} | {family_of(entry.artifact.name) for entry in shown}
         where: dict[str, list[Installation]] = defaultdict(list)
-        for each in await self.fleet.list(families):
+        for each in await self.fleet.list(families) if is_fleet_known else ():
             where[family_of(each.installed.name)].append(each)
-        upgrades = await self.upgrades.list()
+        upgrades = await self.upgrades.list() if is_fleet_known else {}
         listed_by_metas = {
             family_of(name)
             for entry in self.galleries.catalogue.listed()
