@@ -9,16 +9,22 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from agent.settings import explained
 from cli.failures import CommandFailed
 
 
 def register(app: typer.Typer) -> None:
     app.command("api")(api)
     app.command("worker")(worker)
-    agents = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
+    agents = typer.Typer(rich_markup_mode=None, invoke_without_command=True, epilog=_agent_settings())
     agents.callback()(agent)
     agents.command("join")(join)
     app.add_typer(agents, name="agent", help="Run the agent of this node, or let this machine join.")
+
+
+def _agent_settings() -> str:
+    """Each one a paragraph that is not filled: \\b is how click is told so."""
+    return "\n\n".join(f"\b\n{setting}" for setting in explained())
 
 
 def api() -> None:

@@ -112,7 +112,9 @@ class Plan:
 
     def agent(self, number: int) -> PythonProcess:
         name = f"agent-{number}"
-        environment = {key: value for key, value in os.environ.items() if key.startswith(_AGENT_PREFIX)}
+        # what `up` has started ends with it, unless the user wants it otherwise
+        environment = {f"{_AGENT_PREFIX}KEEP_BACKENDS": "false", f"{_AGENT_PREFIX}STOP_GRACE": "5"}
+        environment |= {key: value for key, value in os.environ.items() if key.startswith(_AGENT_PREFIX)}
         environment |= {
             f"{_AGENT_PREFIX}URL": self.url,
             f"{_AGENT_PREFIX}TOKEN_FILE": str(self.home.secret(REGISTRATION_TOKEN)),
