@@ -4,8 +4,8 @@ import asyncio
 
 from sqlalchemy import text
 
-from store.database import Database
 from domain.access import Caller, Role
+from store.database import Database
 from store.sign_in import CODE_LIFETIME, SESSION_LIFETIME, SignIn
 from tests.store.clock import SetClock
 
