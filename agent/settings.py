@@ -3,8 +3,9 @@
 import socket
 from datetime import timedelta
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from contracts.durations import Duration
@@ -68,6 +69,12 @@ class AgentSettings(BaseSettings):
     """bytes that one archive may unpack to"""
     log_level: str = "INFO"
     """of the agent itself: DEBUG, INFO, WARNING"""
+
+    @model_validator(mode="after")
+    def _ports_in_order(self) -> Self:
+        if self.backend_first_port > self.backend_last_port:
+            raise ValueError("The range of backend ports is empty: its first is above its last.")
+        return self
 
     def registration_token(self) -> str:
         return self.token_file.read_text().strip() if self.token_file else ""
