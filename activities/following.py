@@ -1,6 +1,5 @@
 """Following one operation on its node, from the command to the outcome."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -35,6 +34,8 @@ class Following:
         self._accepted = False
         self._began = time.monotonic()
         self._heard = self._began
+        self._insisting = False
+        """nobody answered the last question: the next one follows soon"""
         self._phase = Phase.RESOLVING
         self._told: tuple[Phase, float] | None = None
         self.last_progress: Progress | None = None
@@ -60,7 +61,7 @@ class Following:
         return self._read_answer(reply)
 
     def _read_answer(self, reply: CommandReply) -> NodeWord | None:
-        self._heard = time.monotonic()
+        self._hear()
         match reply.answer:
             case Answer.ACCEPTED | Answer.ATTACHED:
                 self._accepted = True
@@ -83,7 +84,9 @@ class Following:
                 return NodeWord(outcome=report, accepted=True)
             case Progress():
                 self._note(report)
-            case None if not self._first_news_due():
+            case None if self._first_news_due() and self._until_first_news() <= 0:
+                pass
+            case None:
                 if (word := await self._ask()) is not None:
                     return word
         await self._news()
@@ -92,25 +95,28 @@ class Following:
     async def _again(self) -> NodeWord | None:
         """The agent stopped in the middle and begins nothing by itself: send it again as soon as it is there."""
         word = await self._send()
-        if word is not None and word.away:
-            return await self._unheard()
-        return word
+        return self._unheard() if word is not None and word.away else word
 
     def _first_news_due(self) -> bool:
         return self._accepted and self._told is None
 
+    def _until_first_news(self) -> float:
+        return FIRST_NEWS_S - (time.monotonic() - self._began)
+
     def _patience(self) -> float:
         """Until the next thing we would do by ourselves."""
+        if self._insisting:
+            return ASK_AGAIN_S
         if self._first_news_due():
-            return max(FIRST_NEWS_S - (time.monotonic() - self._began), 0.01)
+            return max(self._until_first_news(), 0.01)
         return max(min(self._policy.silence.total_seconds(), self._time_left()), 0.01)
 
     async def _ask(self) -> NodeWord | None:
         try:
             reply = await self._link.ask(self._node_id, self._command.op_id, within=ASK_ANSWER_S)
         except (NodeAway, NoAnswer):
-            return await self._unheard()
-        self._heard = time.monotonic()
+            return self._unheard()
+        self._hear()
         match reply.standing:
             case OpStanding.RUNNING:
                 self._accepted = True
@@ -122,15 +128,19 @@ class Following:
             case _:  # it knows nothing of it, or was interrupted: the command is safe to repeat
                 return await self._send()
 
-    async def _unheard(self) -> NodeWord | None:
+    def _unheard(self) -> NodeWord | None:
         """A bus that restarts looks like a node that is away, so we insist for a while."""
         if time.monotonic() - self._heard > self._policy.silence.total_seconds():
             return NodeWord(away=True, accepted=self._accepted)
-        await asyncio.sleep(min(ASK_AGAIN_S, max(self._time_left(), 0)))
+        self._insisting = True
         return None
 
-    def _note(self, progress: Progress) -> None:
+    def _hear(self) -> None:
         self._heard = time.monotonic()
+        self._insisting = False
+
+    def _note(self, progress: Progress) -> None:
+        self._hear()
         self._accepted = True
         self._phase = progress.phase
         self.last_progress = progress
