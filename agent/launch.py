@@ -99,6 +99,17 @@ class Process:
         except psutil.NoSuchProcess:
             return False
 
+    def listens_on(self, port: int) -> bool:
+        """Whether it is really this process, or kin of it, that answers there; true when we may not look."""
+        try:
+            leader = psutil.Process(self.pid)
+            kin = [leader, *leader.children(recursive=True)]
+            return any(_listens(each, port) for each in kin)
+        except psutil.NoSuchProcess:
+            return False
+        except psutil.AccessDenied:
+            return True
+
     async def ended(self) -> None:
         """Until it is over; the kernel tells, whoever its parent is."""
         try:
@@ -142,6 +153,11 @@ class Process:
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
+
+
+def _listens(process: psutil.Process, port: int) -> bool:
+    sockets = process.net_connections(kind="tcp")
+    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in sockets)
 
 
 def _is_foreign(pid: int) -> bool:

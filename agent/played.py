@@ -108,26 +108,47 @@ class PretendInstaller:
     def __init__(self, part: Part) -> None:
         self._part = part
         self._installed: dict[str, Installed] = {}
+        self._previous: dict[str, Installed] = {}
 
     async def perform(self, job: Job) -> Done:
         command = job.command
         before = self._installed.get(command.family)
         if command.kind is Kind.REMOVE:
             self._installed.pop(command.family, None)
+            self._previous.pop(command.family, None)
             return Done(changed=before is not None, before=before)
+        if before is None and command.kind is not Kind.INSTALL:
+            raise OperationFailed(Reason.NOT_INSTALLED, f"{command.family} is not installed on this node.")
+        if command.kind is Kind.ROLLBACK:
+            return self._roll_back(job, before)
         if before is not None and before.digest == command.sha256 and not command.force:
             return Done(changed=False, before=before, after=before)
         await self._pretend(job)
         job.commit()
-        after = Installed(
+        return self._put(before, self._new(command))
+
+    def _roll_back(self, job: Job, before: Installed | None) -> Done:
+        previous = self._previous.get(job.command.family)
+        if previous is None:
+            raise OperationFailed(Reason.NO_PREVIOUS_VERSION, "Only one version is on this node.")
+        job.commit()
+        return self._put(before, previous)
+
+    def _put(self, before: Installed | None, after: Installed) -> Done:
+        if before is not None:
+            self._previous[after.family] = before
+            after = after.model_copy(update={"previous_version": before.version, "previous_digest": before.digest})
+        self._installed[after.family] = after
+        return Done(changed=True, before=before, after=after)
+
+    def _new(self, command: Command) -> Installed:
+        return Installed(
             name=command.backend,
             family=command.family,
             version=command.version,
             digest=command.sha256,
             installed_at=datetime.now(UTC),
         )
-        self._installed[command.family] = after
-        return Done(changed=True, before=before, after=after)
 
     async def discard(self, _command: Command) -> None:
         """Nothing is kept."""

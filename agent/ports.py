@@ -15,9 +15,13 @@ AFFINITY_S = 300.0
 class Ports:
     """A range; a process key gets its old port back if nobody else can be hurt by that."""
 
-    def __init__(self, host: str, first: int, last: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, host: str, first: int, last: int, *, begin: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._host = host
         self._range = range(first, last + 1)
+        # agents on one machine begin at different places, so that they seldom want the same port
+        self._begin = begin % len(self._range)
         self._clock = clock
         self._held: set[int] = set()
         self._released: dict[int, tuple[str, float]] = {}
@@ -26,8 +30,8 @@ class Ports:
         """A port on which nobody listens; those that others had lately only when there is no other."""
         own: list[int] = [port for port, (owner, _) in self._released.items() if owner == key]
         for others_rest in (AFFINITY_S, QUARANTINE_S):
-            for port in own + list(self._range):
-                if port not in self._held and self._has_rested(port, key, others_rest) and self._is_free(port):
+            for port in own + list(self._range[self._begin :]) + list(self._range[: self._begin]):
+                if port not in self._held and self._has_rested(port, key, others_rest) and self.is_free(port):
                     self._held.add(port)
                     self._released.pop(port, None)
                     return port
@@ -47,7 +51,7 @@ class Ports:
         owner, released = self._released[port]
         return self._clock() - released >= (QUARANTINE_S if owner == key else others_rest)
 
-    def _is_free(self, port: int) -> bool:
+    def is_free(self, port: int) -> bool:
         with contextlib.closing(socket.socket()) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

@@ -107,8 +107,19 @@ class Keeper:
             await asyncio.wait([self._keeping])
 
     async def _launch(self) -> None:
+        """On another port, if somebody else was quicker on the one that was free a moment ago."""
+        for tries_left in (2, 1, 0):
+            port = self._ports.take(self.record.key)
+            try:
+                return await self._launch_on(port)
+            except DidNotStart:
+                if tries_left == 0 or self._ports.is_free(port):
+                    raise
+                log.warning("backend.port_was_taken", key=self.record.key, port=port)
+        return None
+
+    async def _launch_on(self, port: int) -> None:
         record = self.record
-        port = self._ports.take(record.key)
         address = f"{self._rules.host}:{port}"
         ring = self.ring()
         await asyncio.to_thread(logs.forget_others, ring, record.key)
@@ -137,7 +148,7 @@ class Keeper:
     async def _healthy(self, process: Process, port: int, ring: LogRing) -> None:
         deadline, pause = time.monotonic() + self._rules.health_timeout, _FIRST_PROBE_S
         while process.is_alive() and time.monotonic() < deadline:
-            if await is_healthy(self._rules.host, port):
+            if await is_healthy(self._rules.host, port) and await asyncio.to_thread(process.listens_on, port):
                 return
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _PROBE_EVERY_S)

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import zlib
 from collections.abc import Callable
 
 import httpx2
@@ -96,7 +97,8 @@ class Workshop:
         self._threads.close()
 
     def _build_supervisor(self, settings: AgentSettings) -> Supervisor:
-        ports = Ports(settings.backend_host, settings.backend_first_port, settings.backend_last_port)
+        begin = zlib.crc32(str(settings.home.absolute()).encode())
+        ports = Ports(settings.backend_host, settings.backend_first_port, settings.backend_last_port, begin=begin)
         rules = Rules(
             home=settings.home,
             host=settings.backend_host,

@@ -15,15 +15,15 @@ from contracts.messages import RunningModel
 from tests.agent.archives import built, regular
 from tests.agent.nodes import LONG, Node
 
-_ECHO = Path(__file__).parents[2] / "gallery" / "builtin_backends" / "echo" / "shared"
+ECHO = Path(__file__).parents[2] / "gallery" / "builtin_backends" / "echo" / "shared"
 
 
 @functools.cache
 def echo(version: str, *, healthy: bool = True) -> bytes:
     release = {"version": version, "healthy": healthy, "signs_answers": True}
     return built(
-        regular("run.sh", (_ECHO / "run.sh").read_bytes()),
-        regular("server.py", (_ECHO / "server.py").read_bytes()),
+        regular("run.sh", (ECHO / "run.sh").read_bytes()),
+        regular("server.py", (ECHO / "server.py").read_bytes()),
         regular("release.json", json.dumps(release).encode()),
     )
 
@@ -40,7 +40,7 @@ sys.argv = ["server.py"] + sys.argv[1:]; import server; server.main()' "$@"
     release = {"version": "1", "healthy": True, "signs_answers": True}
     return built(
         regular("run.sh", script),
-        regular("server.py", (_ECHO / "server.py").read_bytes()),
+        regular("server.py", (ECHO / "server.py").read_bytes()),
         regular("release.json", json.dumps(release).encode()),
     )
 

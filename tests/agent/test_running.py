@@ -5,20 +5,27 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from agent.launch import Record
+from agent.ports import Ports
+from agent.supervisor import Keeper, Rules
 from bus.connection import connect_control
 from bus.models import ModelsClient
 from contracts import subjects
 from contracts.messages import Command, LogsQuestion, ModelQuestion, Result, UpgradePolicy
 from domain.operation import Kind, Reason
-from tests.agent.backends import Caller, echo, running, wait_running, with_a_child
+from tests.agent.backends import ECHO, Caller, echo, running, wait_running, with_a_child
 from tests.agent.nodes import LONG, Node, StartAgent
 from tests.agent.test_process import Process, process_of
 from tests.agent.waiting import until
@@ -231,7 +238,8 @@ async def outlived(control_plane, control, tmp_path) -> AsyncIterator[Process]:
 async def test_backends_outlive_a_killed_agent_and_are_found_again(outlived: Process, models: ModelsClient):
     """kill -9 under load: not one call fails, and the same process is the node's again."""
     node = outlived.node
-    await install(node, start=True)
+    outcome = await install(node, start=True)
+    assert outcome.result is Result.SUCCEEDED, outcome.error
     pid = pids(node)["echo#0"]
     async with called(models, node) as caller:
         await outlived.killed()
@@ -247,7 +255,8 @@ async def test_backends_outlive_a_killed_agent_and_are_found_again(outlived: Pro
 
 async def test_a_process_whose_folder_was_replaced_is_never_used_again(outlived: Process, models: ModelsClient):
     node = outlived.node
-    await install(node, start=True)
+    outcome = await install(node, start=True)
+    assert outcome.result is Result.SUCCEEDED, outcome.error
     pid = pids(node)["echo#0"]
     await outlived.killed()
     folder = node.live().resolve()
@@ -262,7 +271,38 @@ async def test_a_process_whose_folder_was_replaced_is_never_used_again(outlived:
 
 async def test_the_order_to_stop_the_node_stops_its_backends_too(outlived: Process, models: ModelsClient):
     node = outlived.node
-    await install(node, start=True)
+    outcome = await install(node, start=True)
+    assert outcome.result is Result.SUCCEEDED, outcome.error
     pid = pids(node)["echo#0"]
     await models._bus.publish(subjects.stop_node(node.id), b"null")
     await until(lambda: not _is_alive(pid), within=LONG, pause=0.05)
+
+
+class Slow(Ports):
+    """Somebody else is quicker: the first port is taken right after it was found free."""
+
+    stranger: HTTPServer | None = None
+
+    def take(self, key: str) -> int:
+        port = super().take(key)
+        if self.stranger is None:
+            self.stranger = HTTPServer(("127.0.0.1", port), BaseHTTPRequestHandler)
+            threading.Thread(target=self.stranger.serve_forever, daemon=True).start()
+        return port
+
+
+async def test_a_port_that_somebody_else_takes_first_is_not_mistaken_for_ours(tmp_path: Path):
+    """A stranger who answers there is not our backend; ours gets another port."""
+    for path in ECHO.iterdir():
+        shutil.copy(path, tmp_path)
+    (tmp_path / "release.json").write_text('{"version": "1", "healthy": true, "signs_answers": true}')
+    ports = Slow("127.0.0.1", 23000, 23050)
+    rules = Rules(home=tmp_path, host="127.0.0.1", health_timeout=20, log_limit=1_000_000)
+    keeper = Keeper(Record(key="echo#0", family="echo", folder=tmp_path), rules, ports)
+    await keeper.start()
+    assert ports.stranger is not None
+    assert keeper.record.port != ports.stranger.server_port
+    assert keeper.is_alive
+    await keeper.stop(1.0)
+    ports.stranger.shutdown()
+    ports.stranger.server_close()
