@@ -77,6 +77,8 @@ def _command(task: NodeTask, *, fence: int) -> Command:
         mirrors=list(wanted.mirrors),
         sha256=wanted.sha256,
         size=wanted.size,
+        start=wanted.start,
+        policy=wanted.upgrade_policy,
     )
 
 

@@ -13,6 +13,7 @@ from cli.watch import watch
 from cli.watch_batch import watch_batch
 from contracts.batch_http import BatchAccepted, BatchPlan, BatchRequest
 from contracts.http import InstallRequest, JobAccepted
+from contracts.messages import UpgradePolicy
 from domain.operation import Kind
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Backend, as `backends ls` names it.", show_default=False)]
@@ -53,6 +54,9 @@ def install(
     ] = "",
     sha256: Annotated[str, typer.Option(help="What the archive's digest must be.", show_default=False)] = "",
     force: Annotated[bool, typer.Option("--force", help="Install although it is there already.")] = False,
+    start: Annotated[
+        bool, typer.Option("--start", help="Start it afterwards; nothing is started unless asked.")
+    ] = False,
     on_drained: OnDrained = False,
     dry_run: DryRun = False,
     max_parallel: MaxParallel = None,
@@ -80,6 +84,7 @@ def install(
         uri=uri,
         sha256=sha256,
         force=force,
+        start=start,
         name=name if uri else "",
         on_drained=on_drained,
         dry_run=dry_run,
@@ -97,6 +102,7 @@ def upgrade(
     where: Where = "",
     everywhere: Everywhere = False,
     version: Version = "",
+    overlap: Annotated[bool, typer.Option("--overlap", help="Start the new one before the old one stops.")] = False,
     on_drained: OnDrained = False,
     dry_run: DryRun = False,
     max_parallel: MaxParallel = None,
@@ -120,6 +126,7 @@ def upgrade(
         selector=where,
         everywhere=everywhere,
         version=version,
+        upgrade_policy=UpgradePolicy.OVERLAP if overlap else UpgradePolicy.RESTART,
         on_drained=on_drained,
         dry_run=dry_run,
         max_parallel=max_parallel,

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from contracts.messages import MOST_BYTES, CancelMode, Installed, Resources
+from contracts.messages import MOST_BYTES, CancelMode, Installed, Resources, UpgradePolicy
 from domain import budget
 from domain import labels as labelling
 from domain.errors import InvalidRequest
@@ -190,6 +190,10 @@ class InstallRequest(Shape):
     reason: str = Field(default="", max_length=500)
     on_drained: bool = False
     """on a node that is drained, on purpose"""
+    start: bool = False
+    """start the backend afterwards; nothing is started unless asked"""
+    upgrade_policy: UpgradePolicy = UpgradePolicy.RESTART
+    """how running processes are replaced"""
     wait_for_node_s: float | None = Field(default=None, gt=0, le=90 * 86400)
     deadline_s: float | None = Field(default=None, gt=0, le=90 * 86400)
 

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from temporalio.common import SearchAttributeKey
 
 from contracts.durations import Duration
-from contracts.messages import CancelMode, Installed, Outcome
+from contracts.messages import CancelMode, Installed, Outcome, UpgradePolicy
 from domain.node import Protocol
 from domain.operation import BACK_OFF_CAP, BACK_OFF_FIRST, Kind, Phase, Reason, State
 
@@ -85,6 +85,8 @@ class Wanted(Payload):
     name: str = ""
     alias: str = ""
     force: bool = False
+    start: bool = False
+    upgrade_policy: UpgradePolicy = UpgradePolicy.RESTART
 
 
 class OperationRequest(Payload):

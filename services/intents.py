@@ -42,6 +42,8 @@ class Intents:
             size=artifact.size,
             alias=request.alias,
             force=request.force,
+            start=request.start,
+            upgrade_policy=request.upgrade_policy,
         )
 
     def _by_uri(self, kind: Kind, request: InstallRequest) -> Wanted:
@@ -59,6 +61,8 @@ class Intents:
             name=request.name,
             alias=request.alias,
             force=request.force,
+            start=request.start,
+            upgrade_policy=request.upgrade_policy,
         )
 
     def _by_family(self, kind: Kind, request: InstallRequest) -> Wanted:

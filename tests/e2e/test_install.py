@@ -154,3 +154,14 @@ async def test_the_stream_tells_every_change_once_and_goes_on_after_a_break(flee
     assert [state for _, state in before + after] == ["queued", "running", "succeeded"]
     assert [number for number, _ in before + after] == sorted({number for number, _ in before + after})
     assert ticks > 0
+
+
+async def test_a_backend_is_started_when_asked_and_upgraded_under_way(fleet: Fleet) -> None:
+    """Nothing is started unless asked; what runs is replaced by the new version."""
+    first = await fleet.ended(await fleet.accepted("agent-3", backend="echo", version="1", start=True, force=True))
+    assert first["state"] == State.SUCCEEDED, first["message"]
+    answer = await fleet.http.post(
+        "/api/nodes/agent-3/backends/upgrade", json={"backend": "echo", "version": "2", "upgrade_policy": "overlap"}
+    )
+    upgraded = await fleet.ended(answer.json()["jobID"])
+    assert (upgraded["state"], upgraded["after"]["version"]) == (State.SUCCEEDED, "2"), upgraded["message"]
