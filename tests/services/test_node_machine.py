@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 SILENT_AFTER_S = 60
 AWAY_AFTER_S = 15
-TOUCH_EVERY_S = 10
+TOUCH_EVERY_S = 14
 
 
 class World:
@@ -102,11 +102,13 @@ class Fleet:
     """for how long the control plane has been deaf; None: it listens"""
 
 
-which = st.integers(min_value=0, max_value=1)
+BYSTANDER = 1
+which = st.just(0)
+"""one node has all the adventures; nothing but time may happen to the other"""
 
 
 class Life(RuleBasedStateMachine):
-    """Two nodes, one admin, and a control plane that may stall."""
+    """A node and a bystander, one admin, and a control plane that may stall."""
 
     world: World
 
@@ -118,10 +120,11 @@ class Life(RuleBasedStateMachine):
         self.world.listen()
 
     @initialize()
-    def one_is_there(self) -> None:
-        self.register(0, "boot-0")
-        self.approve(0)
-        self.heartbeat(0, from_it=True)
+    def both_are_there(self) -> None:
+        for number in (0, BYSTANDER):
+            self.register(number, "boot")
+            self.approve(number)
+            self.heartbeat(number, from_it=True)
 
     def teardown(self) -> None:
         for number in list(self.fleet.known):
@@ -191,7 +194,7 @@ class Life(RuleBasedStateMachine):
             self.world.run(self.world.lifecycle.resume(known.id))
             known.drained = known.leaving = False
 
-    @rule(number=which, step=st.sampled_from(["leaving", "left", "stayed"]))
+    @rule(number=which, step=st.sampled_from(["left", "leaving", "stayed"]))
     def speak_for_itself(self, number: int, step: str) -> None:
         if known := self.fleet.known.get(number):
             node = self.world.run(self.world.registration.speaks_for(known.id, bearer=known.credential))
@@ -216,7 +219,7 @@ class Life(RuleBasedStateMachine):
             known.approved = known.leaving = known.left = False
 
     @precondition(lambda self: self.fleet.stalled_s is None)
-    @rule(number=which, from_it=st.booleans())
+    @rule(number=which, from_it=st.sampled_from([True, True, True, False]))
     def heartbeat(self, number: int, from_it: bool) -> None:
         """From the node's process, or from another one that claims to be it."""
         if known := self.fleet.known.get(number):
@@ -231,7 +234,7 @@ class Life(RuleBasedStateMachine):
             self.world.run(self.world.nodes.mark_unreachable(known.id, self.world.clock.now))
             known.unreachable = True
 
-    @rule(steps=st.integers(min_value=1, max_value=7))
+    @rule(steps=st.sampled_from([1, 2, 5]))
     def time_passes(self, steps: int) -> None:
         for _ in range(steps):
             self.world.clock.forward(seconds=TOUCH_EVERY_S)
@@ -289,5 +292,5 @@ def test_nodes_live_as_a_small_model_says(world: World) -> None:
     """R2, R14, R16, R18, R22, R23, R28, R29, R30, H1, H2, H3, H4, H5, H7: against a model that fits on a page."""
     machine = type("LifeInThisWorld", (Life,), {"world": world})
     untraced = (Phase.generate, Phase.shrink)  # explaining traces every line, which makes it ten times slower
-    how = settings(max_examples=20, stateful_step_count=40, deadline=None, derandomize=True, phases=untraced)
+    how = settings(max_examples=30, stateful_step_count=50, deadline=None, derandomize=True, phases=untraced)
     run_state_machine_as_test(machine, settings=how)
