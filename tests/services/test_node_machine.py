@@ -292,5 +292,5 @@ def test_nodes_live_as_a_small_model_says(world: World) -> None:
     """R2, R14, R16, R18, R22, R23, R28, R29, R30, H1, H2, H3, H4, H5, H7: against a model that fits on a page."""
     machine = type("LifeInThisWorld", (Life,), {"world": world})
     untraced = (Phase.generate, Phase.shrink)  # explaining traces every line, which makes it ten times slower
-    how = settings(max_examples=30, stateful_step_count=50, deadline=None, derandomize=True, phases=untraced)
+    how = settings(max_examples=20, stateful_step_count=40, deadline=None, derandomize=True, phases=untraced)
     run_state_machine_as_test(machine, settings=how)
