@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 SOURCES := domain contracts runtime gallery store bus services activities workflows workers api agent stack cli
 HOME_DIR ?= .nodesmith
 
-.PHONY: help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean
+.PHONY: chaos help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,7 +27,7 @@ demo: setup  ## kill it and watch: the tour of the README, about a minute and a 
 	@exec $(BIN)/nodesmith demo
 
 test: setup lint types imports  ## lint, types, import contracts, all tests
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not long" --durations=15
 
 quick: setup lint types imports unit  ## what runs in under a minute: static checks and unit tests
 
@@ -60,6 +60,9 @@ bench: setup  ## what operations cost, as ratios to a floor in the same run
 
 soak: setup  ## two APIs, two workers, 200 nodes, 2,000 operations, a worker killed every 10 s
 	$(BIN)/python -m benchmarks.soak
+
+chaos: setup  ## the tests that take more than half a minute each
+	$(BIN)/pytest -m long --durations=0
 
 histories: setup  ## record the histories of new scenarios for the replay tests
 	$(BIN)/python -m tests.replay.record

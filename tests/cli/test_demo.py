@@ -83,6 +83,7 @@ def test_a_broken_promise_is_remembered(capsys: pytest.CaptureFixture[str]) -> N
     assert "kept   water is wet" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.private_stack
 @pytest.mark.timeout(240)
 def test_the_tour_keeps_every_promise_and_leaves_nothing_behind(tmp_path: Path) -> None:
