@@ -65,8 +65,8 @@ _INTERNAL = 500
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What a route declares beside its success: every route may answer 401, 403, 429, 500 and 503."""
-    return {status: _declared(status) for status in sorted({*statuses, 401, 403, 429, 500, 503})}
+    """What a route declares beside its success: every route may answer 401, 403, 413, 429, 500 and 503."""
+    return {status: _declared(status) for status in sorted({*statuses, 401, 403, 413, 429, 500, 503})}
 
 
 def _declared(status: int) -> dict[str, Any]:

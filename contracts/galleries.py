@@ -201,7 +201,7 @@ class SourceRequest(Shape):
 
     username: str = Field(default="", max_length=255)
     password: str = Field(default="", max_length=4096)
-    ca: str = Field(default="", max_length=256 * 1024)
+    ca: str = Field(default="", max_length=64 * 1024)
     proxy: str = Field(default="", max_length=2048)
 
 

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Protocol
 
 import pytest
+import structlog
 
 from tests import servers
 from tests.servers import NatsForTests, PostgresForTests, TemporalForTests
@@ -13,6 +14,13 @@ from tests.servers import NatsForTests, PostgresForTests, TemporalForTests
 
 class NatsFactory(Protocol):
     async def __call__(self) -> NatsForTests: ...
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_tracebacks() -> None:
+    """The default draws every local variable of every frame: eleven seconds for one logged error."""
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
 
 
 @pytest.fixture(scope="module", autouse=True)
