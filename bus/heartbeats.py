@@ -39,13 +39,17 @@ class HeartbeatSink:
         self._take = take
         self._every = every
         self._gathered: dict[str, Heartbeat] = {}
+        self._first = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Listen until `stop`, then hand on what is left."""
         await self._bus.subscribe(subjects.EVERY_HEARTBEAT, self._on_heartbeat, queue=subjects.HEARTBEAT_SINKS)
         while not stop.is_set():
+            idle = not self._gathered
             await self._hand_on()
-            await _sleep_unless(stop, self._every)
+            # After a quiet second the first one is handed on at once: a node that comes back is not kept waiting.
+            await _sleep_unless(self._first if idle else stop, self._every)
+            self._first.clear()
         await self._hand_on()
 
     async def _hand_on(self) -> None:
@@ -69,6 +73,7 @@ class HeartbeatSink:
             log.warning("nats.foreign", subject=message.subject, node_id=heartbeat.node_id)
             return
         self._gathered[heartbeat.node_id] = heartbeat
+        self._first.set()
 
 
 async def _sleep_unless(event: asyncio.Event, seconds: float) -> None:
