@@ -143,7 +143,7 @@ def test_an_import_that_goes_up_breaks_its_contract(
 
 # Where packages come from is the machine's business. (A gallery's image reference is data, and its default host too.)
 # Spelled in parts, so that this file does not hold what it forbids.
-REGISTRIES = ["pypi" + ".org", "pythonhosted" + ".org", "npmjs" + ".org", "npmjs" + ".com", "yarnpkg" + ".com"]
+REGISTRIES = ["py" + "pi.org", "python" + "hosted", "npm" + "js.org", "npm" + "js.com", "yarn" + "pkg.com"]
 REGISTRIES += ["artifact" + "ory", "jf" + "rog", "deb.deb" + "ian", "proxy.go" + "lang"]
 MACHINE = [f"{ROOT}/", f"{Path.home()}/.", "/wo" + "rk/main", "/wo" + "rk/shared"]
 
