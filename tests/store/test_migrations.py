@@ -10,7 +10,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from domain.operation import TRANSITIONS, State
-from store.database import Database, alembic_config
+from store.database import HEAD, Database
+from store.migrating import alembic_config
 from store.models import Base
 from tests.databases import opened
 from tests.servers import PostgresForTests
@@ -79,3 +80,8 @@ async def test_ten_at_once_migrate_an_empty_database(postgres_server: PostgresFo
     async with opened(url) as database, database.session() as session:
         assert await session.scalar(text("SELECT count(*) FROM alembic_version")) == 1
         assert await session.scalar(text("SELECT count(*) FROM operations")) == 0
+
+
+async def test_the_newest_migration_is_the_one_a_start_looks_for(database: Database) -> None:
+    async with database.session() as session:
+        assert await session.scalar(text("SELECT version_num FROM alembic_version")) == HEAD
