@@ -13,7 +13,7 @@ from agent.settings import AgentSettings
 from bus.commands import NodeClient
 from bus.presence import Presence
 from contracts.messages import StopOrder, StopWhy
-from domain.errors import NodeAway
+from domain.errors import NoAnswer, NodeAway
 from tests.agent.nodes import LONG, Node
 from tests.agent.waiting import until
 from tests.agent.web import Web
@@ -63,11 +63,15 @@ def boot_of(site: Web) -> str:
 
 
 async def is_linked(node: Node) -> bool:
-    try:
-        await node.control.list_backends(node.id, within=LONG)
-    except NodeAway:
-        return False
-    return True
+    """A question that arrives while the node unsubscribes gets no answer at all: then it is asked again."""
+    while True:
+        try:
+            await node.control.list_backends(node.id, within=1)
+        except NodeAway:
+            return False
+        except NoAnswer:
+            continue
+        return True
 
 
 async def until_unlinked(node: Node) -> None:
