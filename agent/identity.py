@@ -8,7 +8,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict
 
 from agent.durable import write_durably
-from contracts.http import RegisterResponse
+from contracts.node_http import RegisterResponse
 from domain.node import NatsCredential
 
 log = structlog.stdlib.get_logger(__name__)

@@ -14,7 +14,7 @@ from agent.machine import machine_id, resources
 from agent.registration import NotRegistered, Registrar, Removed
 from agent.retirement import Retirement
 from agent.settings import AgentSettings
-from contracts.http import RegisterRequest
+from contracts.node_http import RegisterRequest
 from domain.errors import InvalidRequest, NodesmithError, NotSignedIn, ServiceUnavailable
 from domain.node import Protocol
 from runtime.trust import fingerprint, trusting

@@ -22,8 +22,8 @@ from bus.heartbeats import keep_beating
 from bus.models import serve_models
 from bus.presence import answer_for
 from bus.reports import NodeReports
-from contracts.http import RegisterRequest
 from contracts.messages import Heartbeat, Outcome, StopOrder, StopWhy
+from contracts.node_http import RegisterRequest
 from domain.node import Protocol
 from runtime.trust import trusting
 

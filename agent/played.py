@@ -21,7 +21,6 @@ from bus.connection import Bus, node_bus
 from bus.heartbeats import keep_beating
 from bus.presence import answer_for
 from bus.reports import NodeReports
-from contracts.http import RegisterRequest
 from contracts.messages import (
     BackendList,
     CancelCommand,
@@ -38,6 +37,7 @@ from contracts.messages import (
     Result,
     StopOrder,
 )
+from contracts.node_http import RegisterRequest
 from domain.node import Protocol
 from domain.operation import Kind, Phase, Reason
 

@@ -15,8 +15,8 @@ from agent.registration import Registrar
 from bus.commands import serve_localai
 from bus.connection import Bus, node_bus
 from bus.reports import NodeReports
-from contracts.http import RegisterRequest
 from contracts.messages import BackendList, Command, CommandReply, Progress, Result, StopOrder
+from contracts.node_http import RegisterRequest
 from domain.operation import Kind
 
 log = structlog.stdlib.get_logger(__name__)

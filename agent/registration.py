@@ -11,7 +11,7 @@ import structlog
 
 from agent.identity import Identity
 from bus.connection import Bus
-from contracts.http import RegisterRequest, RegisterResponse
+from contracts.node_http import RegisterRequest, RegisterResponse
 from domain.node import NatsCredential
 
 log = structlog.stdlib.get_logger(__name__)

@@ -9,7 +9,7 @@ import httpx2
 import structlog
 
 from agent.failures import OperationFailed
-from contracts.http import SourceAccess
+from contracts.sources import SourceAccess
 from domain.operation import Reason
 from gallery.registry import basic
 

@@ -16,7 +16,7 @@ from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBea
 
 from api import auditing
 from api.parts import PartsOf, parts_of
-from contracts.http import NodeView
+from contracts.node_http import NodeView
 from domain.access import Caller, Role
 from domain.errors import NotAllowed, NotSignedIn, UnknownNode
 from domain.secrets import hash_token, same

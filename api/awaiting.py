@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from api.parts import Parts
 from contracts.batches import ENDED_BATCHES, BatchView
-from contracts.http import OperationView
+from contracts.operation_http import OperationView
 from domain.operation import ENDED
 
 LOOK_EVERY_S = 0.1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from contracts.http import InstallRequest
+from contracts.operation_http import InstallRequest
 from domain.errors import NodesmithError
 from domain.operation import Kind
 from gallery.catalogue import Catalogue

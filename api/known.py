@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Path
 
 from api.parts import Parts
-from contracts.http import NodeView
+from contracts.node_http import NodeView
 from domain.errors import UnknownNode
 
 Node = Annotated[str, Path(description="Id or name of the node.")]

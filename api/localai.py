@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from contracts.batches import ENDED_BATCHES, BatchState, BatchView, MemberView
-from contracts.http import JobStatus, OperationView
-from contracts.operation_http import OpStatus
+from contracts.localai_http import JobStatus, OpStatus
+from contracts.operation_http import OperationView
 from contracts.words import LOCALAI_OUTCOMES, LOCALAI_TASK_TYPES
 from domain.operation import ENDED, OPEN, Kind, State
 

@@ -12,7 +12,7 @@ from api.galleries import GalleryParts
 from api.health import Health
 from api.heartbeats import HttpHeartbeats
 from api.stream import EventHub
-from contracts.http import OperationView
+from contracts.operation_http import OperationView
 from gallery.catalogue import Catalogue
 from services.access import Access
 from services.admission import Admission

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from contracts.http import OperationEvent, ProgressTick
 from contracts.messages import Progress
+from contracts.operation_http import OperationEvent, ProgressTick
 from domain.errors import NodesmithError
 from domain.operation import Phase
 from store.clock import Clock, utc_now

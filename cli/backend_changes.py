@@ -12,8 +12,8 @@ from cli.render import print_json, print_json_line
 from cli.watch import watch
 from cli.watch_batch import watch_batch
 from contracts.batch_http import BatchAccepted, BatchPlan, BatchRequest
-from contracts.http import InstallRequest, JobAccepted
 from contracts.messages import UpgradePolicy
+from contracts.operation_http import InstallRequest, JobAccepted
 from domain.operation import Kind
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Backend, as `backends ls` names it.", show_default=False)]

@@ -8,7 +8,7 @@ import httpx2
 
 from cli.client import ApiClient, read, segment
 from cli.failures import CommandFailed
-from contracts.http import OperationDetail, ProgressTick
+from contracts.operation_http import OperationDetail, ProgressTick
 from domain.operation import ENDED
 
 EVENTS = "/api/events"

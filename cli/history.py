@@ -13,8 +13,7 @@ from cli.options import Home, Json, Token, Url
 from cli.render import Column, ago, duration, local_time, make_console, print_json, table, word
 from cli.render import show as display
 from cli.tokens import seconds
-from contracts.http import OperationView
-from contracts.operation_http import HistoryPage, PendingView, PendingWork
+from contracts.operation_http import HistoryPage, OperationView, PendingView, PendingWork
 
 _PAGE = 1000
 

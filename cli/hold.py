@@ -8,7 +8,8 @@ from cli.client import read
 from cli.connection import connect
 from cli.options import Home, Json, Reason, Token, Url
 from cli.render import local_time, print_json
-from contracts.http import Because, HoldBody, HoldView
+from contracts.http import Because
+from contracts.operation_http import HoldBody, HoldView
 
 
 def register(app: typer.Typer) -> None:

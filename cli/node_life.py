@@ -8,7 +8,8 @@ from cli.client import read, segment
 from cli.connection import connect
 from cli.options import Home, Json, NodeName, Reason, Token, Url
 from cli.render import print_json
-from contracts.http import Because, LifeChanged, Running
+from contracts.http import Because
+from contracts.node_http import LifeChanged, Running
 
 CancelRunning = Annotated[
     bool, typer.Option("--cancel-running", help="Cancel what runs on the node too, instead of letting it finish.")

@@ -12,8 +12,8 @@ from cli.failures import CommandFailed
 from cli.options import Home, Json, NodeName, Reason, Token, Url
 from cli.render import Column, ago, facts, local_time, make_console, print_json, size, table, word
 from cli.render import show as display
-from contracts.http import NodeView
 from contracts.messages import Installed
+from contracts.node_http import NodeView
 from domain.node import NodeStatus
 
 Where = Annotated[

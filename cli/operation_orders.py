@@ -13,9 +13,17 @@ from cli.options import Home, Json, Reason, Token, Url
 from cli.render import Column, make_console, print_json, print_json_line, table, word
 from cli.render import show as display
 from cli.watch import watch
-from contracts.http import CancelAccepted, CancelBody, Dismissed, JobAccepted, RetryBody
 from contracts.messages import CancelMode
-from contracts.operation_http import BulkBody, BulkItem, BulkResult
+from contracts.operation_http import (
+    BulkBody,
+    BulkItem,
+    BulkResult,
+    CancelAccepted,
+    CancelBody,
+    Dismissed,
+    JobAccepted,
+    RetryBody,
+)
 from domain.operation import State
 
 OneId = Annotated[str, typer.Argument(metavar="ID", help="Id of the operation.", show_default=False)]

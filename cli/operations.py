@@ -14,8 +14,8 @@ from cli.options import Home, Json, Token, Url
 from cli.render import Column, ago, duration, facts, local_time, make_console, print_json, size, table, word
 from cli.render import show as display
 from cli.watch import gauge, headline, watch
-from contracts.http import OperationDetail, OperationEvent, OperationView
 from contracts.messages import Installed
+from contracts.operation_http import OperationDetail, OperationEvent, OperationView
 from domain.operation import OPEN
 
 OpId = Annotated[str, typer.Argument(metavar="ID", help="Id of the operation.", show_default=False)]

@@ -12,7 +12,7 @@ from cli.connection import connect
 from cli.failures import CommandFailed
 from cli.options import Home, Json, Reason, Token, Url
 from cli.render import Column, ago, make_console, print_json, show, table
-from contracts.galleries import SourceRequest, SourceView
+from contracts.sources import SourceRequest, SourceView
 
 Host = Annotated[str, typer.Argument(metavar="HOST", help="Name, or name:port.", show_default=False)]
 

@@ -13,7 +13,7 @@ from cli.client import ApiClient
 from cli.failures import INTERRUPTED, NOT_DONE
 from cli.follow import LinkLost, News, follow
 from cli.render import duration, print_json_line, size, word
-from contracts.http import OperationDetail, ProgressTick, ProgressView
+from contracts.operation_http import OperationDetail, ProgressTick, ProgressView
 from contracts.words import tell
 from domain.operation import State
 

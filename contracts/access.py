@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from contracts.http import CheckedLabels, Shape
+from contracts.http import Shape
+from contracts.node_http import CheckedLabels
 from domain.access import Role
 from domain.labels import AUTOMATIC
 

@@ -5,7 +5,8 @@ from enum import auto
 
 from pydantic import Field
 
-from contracts.http import InstallRequest, Shape
+from contracts.http import Shape
+from contracts.operation_http import InstallRequest
 from domain.operation import Kind, Reason
 from domain.wire import WireEnum
 

@@ -6,13 +6,25 @@ from datetime import datetime
 
 from pydantic import Field
 
-from contracts.http import BackendEntry, Shape
+from contracts.http import Shape
 from contracts.messages import Installed
 
 BUILTIN = "builtin"
 """the gallery that the API serves itself: what comes with Nodesmith, and what was uploaded"""
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+
+class BackendEntry(Shape):
+    """One backend of the catalogue."""
+
+    name: str
+    version: str
+    description: str = ""
+    uri: str
+    sha256: str = ""
+    size: int = 0
+    gallery: str = ""
 
 
 class GalleryRequest(Shape):
@@ -194,24 +206,3 @@ class UploadView(BackendEntry):
     tags: list[str] = Field(default_factory=list)
     uploaded_by: str = ""
     uploaded_at: datetime | None = None
-
-
-class SourceRequest(Shape):
-    """`PUT /api/sources/{host}`: how that host is reached, by nodes and for galleries."""
-
-    username: str = Field(default="", max_length=255)
-    password: str = Field(default="", max_length=4096)
-    ca: str = Field(default="", max_length=64 * 1024)
-    proxy: str = Field(default="", max_length=2048)
-
-
-class SourceView(Shape):
-    """What is set for a host, without what must not be seen."""
-
-    host: str
-    username: str = ""
-    has_password: bool = False
-    has_ca: bool = False
-    has_proxy: bool = False
-    updated_by: str = ""
-    updated_at: datetime | None = None

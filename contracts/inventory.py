@@ -5,8 +5,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from contracts.http import MOST_REPLICAS, Shape, readable_budget
+from contracts.http import Shape
 from contracts.messages import Installed
+from contracts.node_http import MOST_REPLICAS, readable_budget
 
 
 def _readable(written: str | float) -> str:

@@ -1,4 +1,4 @@
-"""Operations over HTTP beyond one at a time: history, pending work, and orders by filter."""
+"""Operations over HTTP: asked for, looked at, cancelled; their history, pending work, and orders by filter."""
 
 from datetime import datetime
 from typing import Any, Self
@@ -6,8 +6,177 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from contracts.http import Shape
-from contracts.messages import CancelMode
-from domain.operation import Kind, State
+from contracts.messages import CancelMode, Installed, UpgradePolicy
+from domain.operation import Kind, Phase, Reason, State
+
+
+class InstallRequest(Shape):
+    """`POST /api/nodes/{id}/backends/install`: by gallery name, or by uri."""
+
+    backend: str = Field(default="", max_length=255)
+    backend_galleries: str = ""
+    uri: str = Field(default="", max_length=2048)
+    name: str = Field(default="", max_length=255)
+    alias: str = Field(default="", max_length=255)
+    # ours
+    version: str = Field(default="", max_length=128)
+    sha256: str = Field(default="", pattern=r"^(sha256:)?[0-9a-fA-F]{64}$|^$")
+    force: bool = False
+    reason: str = Field(default="", max_length=500)
+    on_drained: bool = False
+    """on a node that is drained, on purpose"""
+    start: bool = False
+    """start the backend afterwards; nothing is started unless asked"""
+    upgrade_policy: UpgradePolicy = UpgradePolicy.RESTART
+    """how running processes are replaced"""
+    wait_for_node_s: float | None = Field(default=None, gt=0, le=90 * 86400)
+    deadline_s: float | None = Field(default=None, gt=0, le=90 * 86400)
+
+
+class JobAccepted(Shape):
+    """202: the operation is durable from here on."""
+
+    jobID: str  # noqa: N815 - LocalAI's name
+    statusUrl: str  # noqa: N815
+    message: str
+    joined: bool = False
+    """the same operation was running already: this is its id"""
+    operation: str = ""
+    """where its whole story is: /api/operations/{id}"""
+
+
+class ProgressView(Shape):
+    """The gauge: the last value that came by."""
+
+    phase: Phase | None = None
+    bytes_done: int = 0
+    bytes_total: int = 0
+    percentage: float = 0.0
+    rate: float = 0.0
+    eta_s: float | None = None
+    at: datetime | None = None
+
+
+class OperationView(Shape):
+    """One operation, from its row. In a list `progress` is LocalAI's number, and the gauge is in `gauge`."""
+
+    op_id: str
+    kind: Kind
+    node_id: str
+    node_name: str
+    backend: str
+    family: str
+    version: str = ""
+    uri: str = ""
+    sha256: str = ""
+    force: bool = False
+    state: State
+    reason: Reason | None = None
+    detail: str = ""
+    until: datetime | None = None
+    attempt: int = 0
+    progress: ProgressView = Field(default_factory=ProgressView)
+    stalled: bool = False
+    """derived on read: running, and no byte for 60 s"""
+    before: Installed | None = None
+    after: Installed | None = None
+    changed: bool | None = None
+    bytes_fetched: int = 0
+    bytes_reused: int = 0
+    requested_by: str = ""
+    note: str = ""
+    cancelled_by: str = ""
+    batch_id: str | None = None
+    retry_of: str | None = None
+    created_at: datetime
+    dispatched_at: datetime | None = None
+    ended_at: datetime | None = None
+    dismissed_at: datetime | None = None
+    workflow_id: str = ""
+    run_id: str = ""
+    message: str = ""
+    """state, reason and detail as one sentence"""
+    remedy: str = ""
+    temporal_url: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_list_entry(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "gauge" in values:
+            return {**values, "progress": values["gauge"]}
+        return values
+
+
+class OperationEvent(Shape):
+    """One change of state; `id` is the SSE id."""
+
+    id: int
+    op_id: str
+    node_id: str
+    node_name: str
+    backend: str
+    kind: Kind
+    batch_id: str | None = None
+    state: State
+    reason: Reason | None = None
+    detail: str = ""
+    until: datetime | None = None
+    attempt: int = 0
+    at: datetime
+    message: str = ""
+
+
+class OperationDetail(OperationView):
+    timeline: list[OperationEvent] = Field(default_factory=list)
+
+
+class OperationList(Shape):
+    operations: list[dict[str, Any]]
+    """LocalAI's entry (id, name, jobID, progress, taskType ...) and ours in one object"""
+    stale_since: datetime | None = None
+
+
+class CancelBody(Shape):
+    reason: str = Field(default="", max_length=500)
+    mode: CancelMode = CancelMode.DISCARD
+    force: bool = False
+
+
+class HoldBody(Shape):
+    reason: str = Field(min_length=1, max_length=500)
+
+
+class HoldView(Shape):
+    """Whether work is held back, by whom and why."""
+
+    held: bool
+    reason: str = ""
+    by: str = ""
+    since: datetime | None = None
+
+
+class RetryBody(Shape):
+    reason: str = Field(default="", max_length=500)
+
+
+class CancelAccepted(Shape):
+    success: bool = True
+    message: str = "Operation cancelled"
+    state: State
+    note: str = ""
+
+
+class Dismissed(Shape):
+    success: bool
+    message: str
+
+
+class ProgressTick(ProgressView):
+    """A tick on the event stream: no id, safe to lose."""
+
+    op_id: str
+    node_id: str
+    backend: str = ""
 
 
 class OperationFilter(Shape):
@@ -83,32 +252,6 @@ class PendingView(Shape):
     total: int
     nodes: list[PendingWork]
     backends: list[PendingWork]
-
-
-class OpStatus(Shape):
-    """LocalAI's `GET /backends/jobs/{uuid}`."""
-
-    deletion: bool = False
-    file_name: str = ""
-    error: str | None = None
-    processed: bool = False
-    message: str = ""
-    progress: float = 0.0
-    phase: str | None = None
-    current_bytes: int | None = None
-    total_bytes: int | None = None
-    file_size: str = ""
-    downloaded_size: str = ""
-    gallery_element_name: str = ""
-    cancelled: bool = False
-    cancellable: bool = False
-    nodes: list[dict[str, Any]] | None = None
-
-
-class DeleteBody(Shape):
-    """LocalAI's `POST /api/nodes/{id}/backends/delete`."""
-
-    backend: str = Field(min_length=1, max_length=255)
 
 
 class StopBody(Shape):

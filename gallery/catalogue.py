@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from contracts.http import BackendEntry
+from contracts.galleries import BackendEntry
 from domain.artifact import Artifact
 from domain.errors import NoBuildForNode
 from domain.identity import family_of

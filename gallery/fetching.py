@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import httpx2
 
 from contracts.galleries import FreshIndex, GalleryCopy, GalleryRequest
-from contracts.http import SourceAccess
+from contracts.sources import SourceAccess
 from gallery.addresses import SourceFailed, address
 from gallery.documents import LARGEST, NotAnIndex
 from gallery.index import read_index

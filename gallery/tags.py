@@ -3,7 +3,7 @@
 import httpx2
 import structlog
 
-from contracts.http import SourceAccess
+from contracts.sources import SourceAccess
 from gallery import oci
 from gallery.fetching import Access, Unreachable, client_for
 from gallery.oci import NotOci

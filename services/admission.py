@@ -7,7 +7,8 @@ from typing import Protocol
 
 import structlog
 
-from contracts.http import InstallRequest, JobAccepted, NodeView
+from contracts.node_http import NodeView
+from contracts.operation_http import InstallRequest, JobAccepted
 from contracts.temporal import (
     OperationInput,
     OperationRequest,

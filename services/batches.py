@@ -17,8 +17,8 @@ from contracts.batches import (
     Verdict,
     member_op_id,
 )
-from contracts.http import NodeView
 from contracts.messages import Installed
+from contracts.node_http import NodeView
 from contracts.temporal import Policy, Wanted
 from domain.errors import (
     ConcreteBackend,

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from contracts.http import CancelBody, OperationView
-from contracts.operation_http import BulkBody, BulkItem, BulkResult
+from contracts.operation_http import BulkBody, BulkItem, BulkResult, CancelBody, OperationView
 from domain.errors import NodesmithError, ServiceUnavailable
 from services.cancellation import Cancellation
 from services.ports import OperationHistory

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from contracts.http import CancelAccepted, CancelBody, OperationView
+from contracts.operation_http import CancelAccepted, CancelBody, OperationView
 from contracts.temporal import CancelRequest
 from domain.errors import NotCancellable, OperationEnded, UnknownOperation
 from domain.node import Protocol

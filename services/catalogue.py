@@ -16,7 +16,7 @@ from contracts.galleries import (
     UnusableEntry,
     UpgradeInfo,
 )
-from contracts.http import NodeView
+from contracts.node_http import NodeView
 from domain.errors import NoBuildForNode, ServiceUnavailable, UnknownBackend
 from domain.identity import family_of
 from domain.node import NodeType

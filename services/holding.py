@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from contracts.http import HoldView
+from contracts.operation_http import HoldView
 from services.ports import Holds, OperationRuns, Operations
 
 WOKEN_AT_ONCE = 20

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from contracts.http import InstallRequest
+from contracts.operation_http import InstallRequest
 from contracts.temporal import Wanted
 from domain.errors import InvalidRequest, UnknownBackend
 from domain.identity import family_of, intent_digest

@@ -8,9 +8,9 @@ from datetime import datetime
 
 import structlog
 
-from contracts.http import NodeView
 from contracts.inventory import BackendSpread, NodeInventory
 from contracts.messages import Installed
+from contracts.node_http import NodeView
 from domain.errors import NoAnswer, NodesmithError
 from domain.node import NodeType
 from domain.selector import EVERYTHING, Selector

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from contracts.access import InviteCreated, InviteRequest, InviteView
-from contracts.http import RegisterRequest, RegisterResponse
+from contracts.node_http import RegisterRequest, RegisterResponse
 from domain.access import Caller
 from domain.change import Change
 from domain.errors import InvalidRequest, NodesmithError, UnknownInvite

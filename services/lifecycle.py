@@ -8,8 +8,9 @@ from typing import Protocol
 
 import structlog
 
-from contracts.http import LifeChanged, NodeView, OperationView, Running
 from contracts.messages import StopOrder, StopWhy
+from contracts.node_http import LifeChanged, NodeView, Running
+from contracts.operation_http import OperationView
 from contracts.temporal import CancelRequest
 from domain.errors import UnknownNode
 from domain.node import NodeStatus

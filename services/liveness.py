@@ -8,8 +8,8 @@ from typing import Protocol
 
 import structlog
 
-from contracts.http import OperationView
 from contracts.messages import CancelCommand, Heartbeat
+from contracts.operation_http import OperationView
 from domain.errors import NoAnswer, NodeAway, NodesmithError, ServiceUnavailable
 from domain.node import HeardNode
 from services.identity import Impostors

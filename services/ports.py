@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from contracts.batches import BatchInput, BatchOrder, BatchView, CloseBatch, Member, MemberView
-from contracts.http import HoldView, NodeView, OperationView, RegisterRequest
 from contracts.inventory import BackendSpread
 from contracts.messages import (
     BackendList,
@@ -21,7 +20,8 @@ from contracts.messages import (
     Progress,
     StopBackend,
 )
-from contracts.operation_http import OperationFilter
+from contracts.node_http import NodeView, RegisterRequest
+from contracts.operation_http import HoldView, OperationFilter, OperationView
 from contracts.temporal import CancelRequest, OperationInput, OperationRequest, Projection, Run
 from domain.artifact import Artifact
 from domain.node import HeardNode, NatsCredential

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from contracts.http import NodeView, RegisterRequest, RegisterResponse
 from contracts.messages import StopWhy
+from contracts.node_http import NodeView, RegisterRequest, RegisterResponse
 from domain.errors import IdentityInUse, InvalidRequest, NameTaken, NodeRemoved, NotSignedIn, UnknownNode
 from domain.node import NodeStatus, NodeType, Protocol
 from domain.secrets import hash_token, same

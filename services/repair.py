@@ -6,8 +6,8 @@ from datetime import datetime
 
 import structlog
 
-from contracts.http import OperationView
 from contracts.messages import CancelAnswer, CancelCommand, Outcome, Result
+from contracts.operation_http import OperationView
 from contracts.temporal import Projection
 from domain.errors import NoAnswer, NodeAway
 from domain.node import Protocol

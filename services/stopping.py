@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from contracts.http import Message, NodeView
+from contracts.http import Message
 from contracts.messages import StopBackend
+from contracts.node_http import NodeView
 from contracts.operation_http import StopBody
 from domain.errors import NodeAway, NodeNotForBackends, ServiceUnavailable
 from domain.node import NodeStatus, NodeType

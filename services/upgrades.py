@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 
 from contracts.galleries import Installation, NodeDrift, UpgradeInfo
-from contracts.http import InstallRequest
+from contracts.operation_http import InstallRequest
 from domain.errors import NodesmithError
 from domain.identity import family_of
 from domain.operation import Kind

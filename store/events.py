@@ -7,7 +7,7 @@ import psycopg
 import structlog
 from sqlalchemy import func, select
 
-from contracts.http import OperationEvent
+from contracts.operation_http import OperationEvent
 from store.database import Database
 from store.models import OperationEventRow
 from store.views import event_view

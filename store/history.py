@@ -9,8 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, delete, exists, func, or_, select, tuple_, update
 
-from contracts.http import OperationView
-from contracts.operation_http import OperationFilter, PendingWork
+from contracts.operation_http import OperationFilter, OperationView, PendingWork
 from domain.errors import InvalidRequest
 from domain.identity import family_of
 from store.clock import Clock, utc_now

@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from contracts.http import HoldView
+from contracts.operation_http import HoldView
 from store.database import Database
 from store.models import HoldRow
 

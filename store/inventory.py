@@ -7,9 +7,9 @@ from sqlalchemy import ColumnElement, Select, delete, exists, func, or_, select,
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from contracts.http import NodeView
 from contracts.inventory import BackendBuild, BackendSpread, DifferingNode
 from contracts.messages import Installed
+from contracts.node_http import NodeView
 from domain.identity import family_of
 from domain.node import NodeStatus, NodeType
 from domain.selector import EVERYTHING, Selector

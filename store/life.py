@@ -7,8 +7,8 @@ from sqlalchemy import delete, exists, func, literal_column, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from contracts.http import OperationView
 from contracts.messages import StopWhy
+from contracts.operation_http import OperationView
 from domain.operation import OPEN
 from store.clock import Clock, utc_now
 from store.database import Database

@@ -10,8 +10,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.sql.selectable import ScalarSelect
 
-from contracts.http import NodeView, RegisterRequest
 from contracts.messages import Heartbeat, Resources
+from contracts.node_http import NodeView, RegisterRequest
 from domain.errors import NameTaken
 from domain.node import SILENT_AFTER, HeardNode, NodeStatus, Protocol
 from domain.operation import OPEN

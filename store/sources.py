@@ -10,8 +10,7 @@ from pydantic import BaseModel
 from sqlalchemy import delete, select
 from sqlalchemy.dialects.postgresql import insert
 
-from contracts.galleries import SourceRequest, SourceView
-from contracts.http import SourceAccess
+from contracts.sources import SourceAccess, SourceRequest, SourceView
 from domain.errors import ServiceUnavailable
 from store.clock import Clock, utc_now
 from store.database import Database

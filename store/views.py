@@ -3,8 +3,9 @@
 from datetime import datetime, timedelta
 
 from contracts import words
-from contracts.http import NodeView, OperationEvent, OperationView, ProgressView
 from contracts.messages import Installed
+from contracts.node_http import NodeView
+from contracts.operation_http import OperationEvent, OperationView, ProgressView
 from contracts.temporal import OperationRequest
 from domain.budget import parse as parse_budget
 from domain.node import NodeStatus, NodeType, Protocol

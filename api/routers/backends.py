@@ -10,7 +10,7 @@ from api.localai import batch_job_status, job_status
 from api.parts import PartsOf
 from api.problems import responses
 from contracts.galleries import CataloguePage, NodeSuitability, UpgradeInfo
-from contracts.http import JobStatus
+from contracts.localai_http import JobStatus
 from services.catalogue import EVERYTHING, Search
 
 router = APIRouter(prefix="/api/backends", tags=["backends"], dependencies=[Depends(viewer)])

@@ -9,7 +9,8 @@ from api.auth import Operator, viewer
 from api.parts import IdempotencyKey, PartsOf
 from api.problems import responses
 from contracts.batches import BatchAccepted, BatchDetail, BatchPlan, BatchRequest, BatchView, batch_workflow_id
-from contracts.http import Because, HoldBody, HoldView, Message
+from contracts.http import Because, Message
+from contracts.operation_http import HoldBody, HoldView
 from domain.errors import UnknownBatch
 from services.batches import ORDERS
 

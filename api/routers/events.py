@@ -14,7 +14,7 @@ from api.auth import viewer
 from api.parts import Parts, PartsOf
 from api.problems import responses
 from api.stream import Interest
-from contracts.http import OperationEvent, ProgressTick
+from contracts.operation_http import OperationEvent, ProgressTick
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -8,7 +8,7 @@ from api.auth import Operator
 from api.parts import PartsOf
 from api.problems import responses
 from contracts.batches import BatchAccepted, BatchRequest
-from contracts.http import ApplyRequest, ExternalRequest, JobReference, LocalaiJob
+from contracts.localai_http import ApplyRequest, ExternalRequest, JobReference, LocalaiJob
 from domain.operation import Kind
 
 router = APIRouter(tags=["LocalAI"])

@@ -11,7 +11,8 @@ from api.localai import batch_op_status, batch_went_well, op_status
 from api.parts import PartsOf
 from api.problems import respond, responses
 from contracts.batches import BatchRequest
-from contracts.operation_http import Done, OpStatus
+from contracts.localai_http import OpStatus
+from contracts.operation_http import Done
 from domain.errors import NoAnswer
 from domain.operation import Kind
 

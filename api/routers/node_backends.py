@@ -8,8 +8,9 @@ from api.awaiting import operation_end
 from api.known import Node, known_node
 from api.parts import PartsOf
 from api.problems import respond, responses
-from contracts.http import InstallRequest, Message
-from contracts.operation_http import DeleteBody, StopBody
+from contracts.http import Message
+from contracts.localai_http import DeleteBody
+from contracts.operation_http import InstallRequest, StopBody
 from domain.errors import NoAnswer
 from domain.operation import Kind, State
 

@@ -8,7 +8,8 @@ from api.auth import Admin, Operator, admin, operator
 from api.known import Node
 from api.parts import PartsOf
 from api.problems import responses
-from contracts.http import Because, LifeChanged, Running
+from contracts.http import Because
+from contracts.node_http import LifeChanged, Running
 from domain.errors import InvalidRequest
 
 router = APIRouter(prefix="/api/nodes", tags=["nodes"])

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 from api.auth import viewer
 from api.parts import PartsOf
 from api.problems import responses
-from contracts.http import NodeView
+from contracts.node_http import NodeView
 from domain.errors import InvalidRequest
 from domain.identity import family_of
 from domain.node import NodeStatus

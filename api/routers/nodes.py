@@ -8,7 +8,8 @@ from api.auth import Operator, admin, viewer
 from api.known import Node, known_node
 from api.parts import PartsOf
 from api.problems import responses
-from contracts.http import Approved, InstallRequest, JobAccepted, NodeView
+from contracts.node_http import Approved, NodeView
+from contracts.operation_http import InstallRequest, JobAccepted
 from domain.operation import Kind
 
 router = APIRouter(prefix="/api/nodes", tags=["nodes"], dependencies=[Depends(viewer)])

@@ -9,8 +9,9 @@ from api.health import TEMPORAL
 from api.localai import list_entry, list_order
 from api.parts import PartsOf
 from api.problems import responses
-from contracts.http import (
-    Because,
+from contracts.http import Because
+from contracts.messages import CancelMode
+from contracts.operation_http import (
     CancelAccepted,
     CancelBody,
     Dismissed,
@@ -19,7 +20,6 @@ from contracts.http import (
     OperationList,
     RetryBody,
 )
-from contracts.messages import CancelMode
 from domain.errors import InvalidRequest, UnknownOperation
 from domain.operation import State
 from services.batches import ORDERS

@@ -7,8 +7,9 @@ from fastapi import APIRouter, Depends, Request
 from api.auth import Bearer, Speaker, itself, speaker
 from api.parts import PartsOf
 from api.problems import responses
-from contracts.http import Leaving, Message, RegisterRequest, RegisterResponse
+from contracts.http import Message
 from contracts.messages import Heartbeat, Resources
+from contracts.node_http import Leaving, RegisterRequest, RegisterResponse
 
 router = APIRouter(prefix="/api/node", tags=["nodes: self-service"], dependencies=[Depends(itself)])
 

@@ -10,8 +10,8 @@ from api import auditing
 from api.auth import Admin, Bearer, NodeId, admin, itself
 from api.parts import PartsOf
 from api.problems import responses
-from contracts.galleries import SourceRequest, SourceView
-from contracts.http import Message, SourceAccess
+from contracts.http import Message
+from contracts.sources import SourceAccess, SourceRequest, SourceView
 from domain.errors import InvalidRequest, NotAllowed, NotSignedIn, UnknownSource
 from domain.secrets import hash_token
 

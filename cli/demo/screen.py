@@ -13,7 +13,7 @@ from rich.table import Table
 
 from cli.demo.source import Counter
 from cli.render import size, word
-from contracts.http import OperationDetail
+from contracts.operation_http import OperationDetail
 
 _LINE_EVERY_S = 3.0
 _BAR = 20

@@ -13,8 +13,9 @@ from cli.client import ApiClient, read
 from cli.demo.artifact import NOISE, DemoArtifact
 from cli.failures import CommandFailed
 from cli.follow import fetch
-from contracts.http import InstallRequest, JobAccepted, NodeView, OperationDetail
 from contracts.messages import Installed
+from contracts.node_http import NodeView
+from contracts.operation_http import InstallRequest, JobAccepted, OperationDetail
 from stack.child import Child, Program
 from stack.home import Home
 from stack.record import Condition

@@ -17,8 +17,8 @@ from agent.sources import Sources, Timeouts
 from agent.space import Space
 from agent.threads import Threads
 from agent.ways import Ways
-from contracts.http import SourceAccess
 from contracts.messages import Command, Progress
+from contracts.sources import SourceAccess
 from gallery.oci import Platform
 from tests.agent.archives import digest
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from contracts.http import SourceAccess
 from contracts.messages import Command, Result
+from contracts.sources import SourceAccess
 from domain.operation import Reason
 from gallery.oci import Platform, read_reference
 from gallery.registry import Registry, RegistryFailed, basic

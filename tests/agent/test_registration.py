@@ -10,7 +10,7 @@ from agent import registration
 from agent.identity import Identity, IdentityFile
 from agent.machine import machine_id, resources
 from agent.registration import CredentialRefused, NotRegistered, Registrar
-from contracts.http import RegisterRequest
+from contracts.node_http import RegisterRequest
 from domain.node import Protocol
 from tests.agent.waiting import until
 from tests.agent.web import Web

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from contracts.http import OperationView
 from contracts.messages import Installed, Outcome, Progress, Result
+from contracts.operation_http import OperationView
 from domain.operation import Phase, Reason, State
 from tests.api.station import Api
 from tests.store.transitions import a_request, transition

@@ -8,7 +8,7 @@ import pytest
 from cli.client import ApiClient, ServerSentEvent, parse_events, segment
 from cli.connection import connect
 from cli.failures import CommandFailed
-from contracts.http import InstallRequest
+from contracts.operation_http import InstallRequest
 from stack.home import Connection, Home
 from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
 

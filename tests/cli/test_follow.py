@@ -15,7 +15,7 @@ from cli.client import ApiClient
 from cli.failures import CommandFailed
 from cli.follow import LinkLost, News, follow
 from cli.watch import Lines, show, watch
-from contracts.http import OperationDetail, ProgressTick
+from contracts.operation_http import OperationDetail, ProgressTick
 from domain.operation import Phase
 from tests.cli.scripted_api import ScriptedApi, as_events, as_json, scripted_api
 

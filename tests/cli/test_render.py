@@ -7,8 +7,9 @@ from rich.console import Console, RenderableType
 
 from cli import nodes, operations, render
 from cli.watch import summary
-from contracts.http import NodeView, OperationDetail, OperationEvent, OperationView, ProgressView
 from contracts.messages import Installed
+from contracts.node_http import NodeView
+from contracts.operation_http import OperationDetail, OperationEvent, OperationView, ProgressView
 from domain.node import NodeStatus, NodeType, Protocol
 from domain.operation import Kind, Phase, Reason, State
 

@@ -1,7 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from contracts.http import InstallRequest, NodeView, RegisterRequest
+from contracts.node_http import NodeView, RegisterRequest
+from contracts.operation_http import InstallRequest
 from domain.node import NodeStatus, Protocol
 
 DIGEST = "ab" * 32

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from contracts.galleries import FreshIndex, GalleryCopy, GalleryRequest
-from contracts.http import SourceAccess
+from contracts.sources import SourceAccess
 from gallery import fetching
 from gallery.addresses import SourceFailed, address, complaint
 from gallery.fetching import COOLDOWN_S, Fetcher

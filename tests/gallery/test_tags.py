@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from contracts.http import SourceAccess
+from contracts.sources import SourceAccess
 from gallery.tags import RegistryTags
 from tests.agent.registry import publish
 from tests.agent.web import Web, running

@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import Client
 
 from bus.credentials import CredentialIssuer, new_trust
-from contracts.http import NodeView, RegisterRequest
+from contracts.node_http import NodeView, RegisterRequest
 from contracts.temporal import Policy
 from domain.artifact import Artifact
 from domain.node import Protocol

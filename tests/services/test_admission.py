@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from temporalio.client import Client
 
-from contracts.http import InstallRequest
+from contracts.operation_http import InstallRequest
 from contracts.temporal import NodeWord, Projection, operation_workflow_id
 from domain.errors import (
     InvalidRequest,

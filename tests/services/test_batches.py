@@ -5,8 +5,8 @@ import uuid
 import pytest
 
 from contracts.batches import BatchRequest, Verdict, batch_workflow_id, member_op_id
-from contracts.http import NodeView, RegisterRequest
 from contracts.messages import Installed
+from contracts.node_http import NodeView, RegisterRequest
 from contracts.temporal import Policy
 from domain.errors import ConcreteBackend, InvalidRequest, NotRetryable, OperationEnded, UnknownBatch, UnknownNode
 from domain.node import Protocol

@@ -2,7 +2,7 @@
 
 import pytest
 
-from contracts.http import InstallRequest
+from contracts.operation_http import InstallRequest
 from domain.errors import NoBuildForNode
 from domain.operation import Kind
 from gallery.catalogue import Catalogue

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from contracts.http import NodeView
 from contracts.messages import BackendList, Heartbeat, Installed
+from contracts.node_http import NodeView
 from domain.errors import NoAnswer, NodeAway
 from domain.operation import State
 from services.inventory import Inventory

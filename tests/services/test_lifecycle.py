@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from contracts.http import NodeView, Running
 from contracts.messages import Heartbeat, StopOrder, StopWhy
+from contracts.node_http import NodeView, Running
 from contracts.temporal import CancelRequest, OperationRequest
 from domain.errors import NodeRemoved, ServiceUnavailable, UnknownNode
 from domain.node import NodeStatus

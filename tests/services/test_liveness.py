@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from contracts.http import NodeView
 from contracts.messages import (
     BackendList,
     CancelAnswer,
@@ -18,6 +17,7 @@ from contracts.messages import (
     StopOrder,
     StopWhy,
 )
+from contracts.node_http import NodeView
 from domain.errors import NodeAway, ServiceUnavailable
 from domain.node import NodeStatus
 from domain.operation import Reason, State

@@ -18,8 +18,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from contracts.http import Running
 from contracts.messages import Heartbeat
+from contracts.node_http import Running
 from domain.errors import IdentityInUse, InvalidRequest, NodesmithError
 from domain.node import NodeStatus
 from services.lifecycle import Lifecycle

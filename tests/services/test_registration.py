@@ -4,8 +4,8 @@ import uuid
 
 import pytest
 
-from contracts.http import RegisterRequest
 from contracts.messages import StopOrder, StopWhy
+from contracts.node_http import RegisterRequest
 from domain.errors import IdentityInUse, InvalidRequest, NameTaken, NodeRemoved, NotSignedIn, UnknownNode
 from domain.node import NodeStatus, Protocol
 from services.lifecycle import Lifecycle

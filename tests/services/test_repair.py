@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from temporalio.client import Client
 
-from contracts.http import InstallRequest
 from contracts.messages import CancelAnswer, CancelCommand, CancelReply, Outcome, Result
+from contracts.operation_http import InstallRequest
 from contracts.temporal import operation_workflow_id
 from domain.errors import NodeAway
 from domain.operation import Reason, State

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from contracts.galleries import Installation
-from contracts.http import InstallRequest
 from contracts.messages import Installed
+from contracts.operation_http import InstallRequest
 from domain.operation import Kind
 from gallery import oci
 from gallery.catalogue import Catalogue

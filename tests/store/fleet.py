@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from contracts.http import NodeView, RegisterRequest
 from contracts.messages import Heartbeat
+from contracts.node_http import NodeView, RegisterRequest
 from domain.node import Protocol
 from store.database import Database
 from store.models import NodeRow

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert, select
 
-from contracts.http import RegisterRequest
 from contracts.messages import Heartbeat, Resources
+from contracts.node_http import RegisterRequest
 from domain.errors import NameTaken
 from domain.node import NodeFacts, NodeStatus, Protocol, status_of
 from domain.operation import State

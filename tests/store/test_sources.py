@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import text
 
-from contracts.galleries import SourceRequest
+from contracts.sources import SourceRequest
 from domain.errors import ServiceUnavailable
 from store.database import Database
 from store.sources import SourceTable
