@@ -19,6 +19,7 @@ from runtime.settings import ControlSettings
 from services.admission import Admission
 from services.catalogue import CatalogueDesk
 from services.galleries import Galleries
+from services.localai_catalogue import LocalaiCatalogue
 from services.upgrades import ACTOR, Ask, Upgrades
 from services.uploads import UploadDesk
 from store.clock import utc_now
@@ -35,6 +36,7 @@ log = structlog.stdlib.get_logger(__name__)
 class GalleryParts:
     galleries: Galleries
     desk: CatalogueDesk
+    localai: LocalaiCatalogue
     uploads: UploadDesk
     upload_table: UploadTable
     upgrades: Upgrades
@@ -71,6 +73,7 @@ def compose_galleries(
     return GalleryParts(
         galleries=galleries,
         desk=CatalogueDesk(galleries, fleet, upgrades),
+        localai=LocalaiCatalogue(galleries, fleet, upgrades),
         uploads=UploadDesk(uploads, Storeroom(folder, limit=settings.upload_limit), galleries, builtin),
         upload_table=uploads,
         upgrades=upgrades,

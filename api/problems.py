@@ -141,7 +141,7 @@ def old_shape(path: str, status: int, message: str) -> Any:
         return {"code": status, "message": message, "type": kind}
     if path.startswith(("/api/node/", "/api/nodes")):
         return {"code": status, "message": message, "type": "node_error"}
-    if path.startswith("/backends/") and status != HTTPStatus.CONFLICT:
+    if (path == "/backends" or path.startswith("/backends/")) and status != HTTPStatus.CONFLICT:
         return {"code": status, "message": message, "type": ""}
     return message
 

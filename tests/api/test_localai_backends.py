@@ -1,0 +1,151 @@
+"""LocalAI's API flavour of the backends: exact shapes, from the same state as our own routes."""
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from contracts.messages import Heartbeat, Installed
+from runtime.settings import ControlSettings
+from services.localai_catalogue import modality
+from store.inventory import InventoryTable
+from tests.api.station import Api, until
+from tests.databases import opened
+from tests.gallery import wild
+from tests.gallery.site import Page, Site, serving
+
+AT = "2026-11-16T03:00:00Z"
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with serving() as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+async def engine(api: Api, site: Site) -> AsyncIterator[str]:
+    """A gallery of the same name with one engine for all hardware."""
+    name = f"e{secrets.token_hex(3)}"
+    site.pages[f"/{name}"] = Page(wild.backend(name).encode(), etag=f'"{name}"')
+    body = {"name": name, "url": f"{site.url}/{name}", "mirrors": [f"{site.url}/mirror"]}
+    assert (await api.http.post("/api/galleries", json=body)).status_code == 201
+    yield name
+    await api.http.delete(f"/api/galleries/{name}")
+
+
+async def asked(api: Api, path: str) -> Any:
+    answer = await api.http.get(path)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def named(api: Api, path: str, name: str, key: str = "name") -> dict[str, Any] | None:
+    return next((each for each in await asked(api, path) if each[key] == name), None)
+
+
+async def healthy_node(api: Api, **facts: Any) -> dict[str, Any]:
+    node = await api.approved_node(**facts)
+    api.parts.heartbeats.take(Heartbeat(node_id=node["id"]))
+    path = f"/api/nodes/{node['id']}"
+    await until(lambda: asked(api, path), lambda view: view["status"] == "healthy")
+    return node
+
+
+async def has(settings: ControlSettings, node: dict[str, Any], **facts: Any) -> None:
+    async with opened(settings.database_url) as database:
+        have = [Installed(**{"installed_at": datetime.fromisoformat(AT), **facts})]
+        assert await InventoryTable(database).replace(node["id"], have, asked_at=datetime.now(UTC), boot_id="b")
+
+
+async def test_installed_backends_are_listed_as_most_nodes_have_them(api: Api, settings: ControlSettings) -> None:
+    old, digest = "sha256:" + "0" * 64, "sha256:" + "1" * 64
+    first, second, third = [await api.approved_node() for _ in range(3)]
+    await has(settings, first, name="echo", version="2", family="echo", digest=digest)
+    for node in (second, third):
+        await has(settings, node, name="echo", version="1", family="echo", digest=old, uri="/artifacts/e.tar.gz")
+    names = {node["name"]: node for node in (first, second, third)}
+    echo = await named(api, "/backends", "echo", key="Name")
+    assert echo is not None
+    nodes = echo.pop("nodes")
+    assert echo == {
+        "Name": "echo",
+        "RunFile": "",
+        "IsMeta": False,
+        "IsSystem": False,
+        "Metadata": {
+            "name": "echo",
+            "version": "1",
+            "digest": old,
+            "uri": "/artifacts/e.tar.gz",
+            "installed_at": AT,
+        },
+        "upgrade_available": True,
+        "available_version": "2",
+    }
+    assert {each["node_name"]: each["version"] for each in nodes} == {
+        name: "2" if node is first else "1" for name, node in names.items()
+    }
+    assert nodes[0].keys() >= {"node_id", "node_name", "node_status", "version", "digest", "installed_at"}
+
+
+async def test_available_is_what_runs_on_a_healthy_node(api: Api, engine: str) -> None:
+    assert await named(api, "/backends/available", f"rocm-{engine}") is None
+    assert await named(api, "/backends/available", f"cpu-{engine}")
+    await healthy_node(api, capability="amd")
+    rocm = await named(api, "/backends/available", f"rocm-{engine}")
+    assert rocm is not None
+    assert rocm["uri"] == f"registry.invalid/forge/backends:latest-gpu-rocm-{engine}"
+    assert rocm["gallery"]["name"] == engine
+    assert rocm["installed"] is False
+    assert "capabilities" not in rocm, "only a meta has them"
+    assert await named(api, "/backends/available", f"cuda12-{engine}") is None
+    meta = await named(api, "/backends/available", engine)
+    assert meta is not None
+    assert meta["capabilities"]["amd"] == f"rocm-{engine}"
+    assert "uri" not in meta
+
+
+async def test_installed_is_said_of_the_build_and_of_its_meta(api: Api, settings: ControlSettings, engine: str) -> None:
+    node = await api.approved_node()
+    await has(settings, node, name=f"cpu-{engine}", family=engine)
+    said = {each["name"]: each["installed"] for each in await asked(api, "/backends/available")}
+    assert (said[engine], said[f"cpu-{engine}"], said[f"vulkan-{engine}"]) == (True, True, False)
+    known = await named(api, "/backends/known", engine)
+    assert known is not None
+    assert (known["installed"], known["modality"], known["auto_detect"]) == (True, "text", False)
+    assert known["description"].startswith(f"Inference of {engine} models")
+    assert await named(api, "/backends/known", f"cpu-{engine}") is None, "people choose the meta"
+
+
+async def test_one_version_of_a_name_is_available_the_one_that_would_be_installed(api: Api) -> None:
+    echo = [each for each in await asked(api, "/backends/available") if each["name"] == "echo"]
+    assert [each["version"] for each in echo] == ["2"]
+
+
+async def test_galleries_and_upgrades_are_those_of_our_own_routes(api: Api, site: Site, engine: str) -> None:
+    assert await named(api, "/backends/galleries", engine) == {
+        "name": engine,
+        "url": f"{site.url}/{engine}",
+        "mirrors": [f"{site.url}/mirror"],
+    }
+    assert await named(api, "/backends/galleries", "builtin") == {"name": "builtin", "url": "/artifacts"}
+    upgrades = await asked(api, "/api/backends/upgrades")
+    assert await asked(api, "/backends/upgrades") == upgrades
+    assert (await api.http.post("/backends/upgrades/check")).json() == upgrades
+
+
+async def test_a_refusal_has_the_shape_that_clients_of_these_paths_read(api: Api) -> None:
+    answer = await api.http.put("/backends")
+    assert answer.status_code == 405
+    assert answer.json()["error"] == {"code": 405, "message": answer.json()["detail"], "type": ""}
+
+
+@pytest.mark.parametrize(
+    ("tags", "said"),
+    [(["CPU", "text to speech"], "tts"), (["LLM", "embeddings"], "text"), (["Rerank"], "reranker"), (["GPU"], "")],
+)
+def test_what_a_backend_is_for_is_told_by_its_tags(tags: list[str], said: str) -> None:
+    assert modality(tags) == said
