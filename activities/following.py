@@ -15,7 +15,7 @@ from services.ports import NodeLink, Reports
 log = structlog.get_logger()
 
 FIRST_NEWS_S = 0.3
-"""An install that is over by then needs no signal of its own that it began."""
+"""An install that is over so soon after the node took it on needs no signal of its own that it began."""
 ASK_AGAIN_S = 1.0
 ASK_ANSWER_S = 3.0
 
@@ -31,7 +31,7 @@ class Following:
         self._command = command
         self._policy = task.policy
         self._tell_phase = tell_phase
-        self._accepted = False
+        self._accepted_at: float | None = None
         self._began = time.monotonic()
         self._heard = self._began
         self._insisting = False
@@ -46,7 +46,7 @@ class Following:
             word = await self._send()
             while word is None and self._time_left() > 0:
                 word = await self._listen(reports)
-            return word or NodeWord(accepted=self._accepted)
+            return word or NodeWord(accepted=self._is_accepted())
 
     async def _send(self) -> NodeWord | None:
         """Send the command; None when the node has begun, or when we cannot know."""
@@ -55,7 +55,7 @@ class Following:
                 self._node_id, self._command, within=self._policy.accept_timeout.total_seconds()
             )
         except NodeAway:
-            return NodeWord(away=True, accepted=self._accepted)
+            return NodeWord(away=True, accepted=self._is_accepted())
         except NoAnswer:
             return None
         return self._read_answer(reply)
@@ -64,7 +64,7 @@ class Following:
         self._hear()
         match reply.answer:
             case Answer.ACCEPTED | Answer.ATTACHED:
-                self._accepted = True
+                self._accept()
                 return None
             case Answer.ENDED:
                 return NodeWord(outcome=reply.outcome, accepted=True)
@@ -98,10 +98,10 @@ class Following:
         return self._unheard() if word is not None and word.away else word
 
     def _first_news_due(self) -> bool:
-        return self._accepted and self._told is None
+        return self._is_accepted() and self._told is None
 
     def _until_first_news(self) -> float:
-        return FIRST_NEWS_S - (time.monotonic() - self._began)
+        return FIRST_NEWS_S - (time.monotonic() - (self._accepted_at or self._began))
 
     def _patience(self) -> float:
         """Until the next thing we would do by ourselves."""
@@ -119,7 +119,7 @@ class Following:
         self._hear()
         match reply.standing:
             case OpStanding.RUNNING:
-                self._accepted = True
+                self._accept()
                 if reply.progress is not None:
                     self._note(reply.progress)
                 return None
@@ -131,7 +131,7 @@ class Following:
     def _unheard(self) -> NodeWord | None:
         """A bus that restarts looks like a node that is away, so we insist for a while."""
         if time.monotonic() - self._heard > self._policy.silence.total_seconds():
-            return NodeWord(away=True, accepted=self._accepted)
+            return NodeWord(away=True, accepted=self._is_accepted())
         self._insisting = True
         return None
 
@@ -139,16 +139,23 @@ class Following:
         self._heard = time.monotonic()
         self._insisting = False
 
+    def _accept(self) -> None:
+        if self._accepted_at is None:
+            self._accepted_at = time.monotonic()
+
+    def _is_accepted(self) -> bool:
+        return self._accepted_at is not None
+
     def _note(self, progress: Progress) -> None:
         self._hear()
-        self._accepted = True
+        self._accept()
         self._phase = progress.phase
         self.last_progress = progress
 
     async def _news(self) -> None:
         """Tell the workflow that the node has begun, then of a new phase, but seldom."""
         now = time.monotonic()
-        if not self._accepted or now - self._began < FIRST_NEWS_S:
+        if not self._is_accepted() or self._until_first_news() > 0:
             return
         if self._told is not None:
             phase, at = self._told

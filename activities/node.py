@@ -88,8 +88,8 @@ async def _heartbeating(following: Following | LocalaiWorker, *, every: timedelt
 
     async def beat() -> None:
         while True:
-            activity.heartbeat(following.last_progress)
             await asyncio.sleep(every.total_seconds())
+            activity.heartbeat(following.last_progress)
 
     beating = asyncio.create_task(beat())
     try:

@@ -46,9 +46,10 @@ async def begin(request: Request, who: Caller) -> None:
     """The caller is admitted and about to change something: look at it as it was."""
     if hasattr(request.state, "pending"):
         return
-    look = _look_at(parts_of(request), request.path_params)
+    path = request.scope["route"].path
+    look = _nothing if "/backends/" in path else _look_at(parts_of(request), request.path_params)
     before = await look()
-    action = action_of(request.method, request.scope["route"].path)
+    action = action_of(request.method, path)
     change = Change(who.name, action, *_target(request.path_params, before))
     request.state.pending = Pending(change, look, before)
 
@@ -142,10 +143,12 @@ def _look_at(parts: Parts, path: Mapping[str, str]) -> Callable[[], Awaitable[Fa
         found = await parts.operations.find(path["op_id"])
         return found.model_dump(mode="json", include={"op_id", "state", "reason", "dismissed_at"}) if found else None
 
-    async def nothing() -> Facts | None:
-        return None
+    return node if "node" in path else operation if "op_id" in path else _nothing
 
-    return node if "node" in path else operation if "op_id" in path else nothing
+
+async def _nothing() -> Facts | None:
+    """An order for a node's backends changes nothing of the node's own row: the route tells what it became."""
+    return None
 
 
 def _target(path: Mapping[str, str], seen: Facts | None) -> tuple[str, str]:

@@ -43,6 +43,8 @@ class JobAccepted(Shape):
     """the same operation was running already: this is its id"""
     operation: str = ""
     """where its whole story is: /api/operations/{id}"""
+    node: str = ""
+    node_id: str = ""
 
 
 class ProgressView(Shape):

@@ -72,7 +72,7 @@ class Admission:
         target = admissible(await self.nodes.find(node), node, on_drained=request.on_drained)
         wanted = self.intents.wanted(kind, request, capability=capability(target))
         if idempotency_key and (known := await self.keys.find(actor, idempotency_key)):
-            return _repeat(known, intent_of(wanted), kind)
+            return _repeat(known, intent_of(wanted), kind, target)
         asked = OperationRequest(
             op_id=derived_op_id(actor, idempotency_key) if idempotency_key else new_op_id(),
             node_id=target.id,
@@ -88,7 +88,7 @@ class Admission:
         )
         if idempotency_key:
             await after_start(self.keys.remember(actor, idempotency_key, intent_of(wanted), op_id))
-        return _accepted(op_id, kind, joined=joined)
+        return _accepted(op_id, kind, target, joined=joined)
 
     async def retry(self, op_id: str, *, actor: str, note: str = "") -> JobAccepted:
         """A new operation that names the old one; what was downloaded is not fetched again."""
@@ -109,7 +109,7 @@ class Admission:
             }
         )
         new_id, joined = await self.gate.admit(OperationInput(request=again, policy=self.policy))
-        return _accepted(new_id, old.wanted.kind, joined=joined)
+        return _accepted(new_id, old.wanted.kind, target, joined=joined)
 
 
 def operation_policy(policy: Policy, kind: Kind, request: InstallRequest) -> Policy:
@@ -138,18 +138,20 @@ def admissible(node: NodeView | None, asked: str, *, on_drained: bool = False) -
     return node
 
 
-def _repeat(known: tuple[str, str], intent: str, kind: Kind) -> JobAccepted:
+def _repeat(known: tuple[str, str], intent: str, kind: Kind, node: NodeView) -> JobAccepted:
     before, op_id = known
     if before != intent:
         raise OperationConflict(f"This Idempotency-Key was used for another request (operation {op_id}).", op_id=op_id)
-    return _accepted(op_id, kind, joined=True)
+    return _accepted(op_id, kind, node, joined=True)
 
 
-def _accepted(op_id: str, kind: Kind, *, joined: bool) -> JobAccepted:
+def _accepted(op_id: str, kind: Kind, node: NodeView, *, joined: bool) -> JobAccepted:
     return JobAccepted(
         jobID=op_id,
         statusUrl=f"/api/backends/job/{op_id}",
         message=STARTED[kind] if not joined else f"this backend {kind} is running already",
         joined=joined,
         operation=f"/api/operations/{op_id}",
+        node=node.name,
+        node_id=node.id,
     )

@@ -39,11 +39,11 @@ class EventFeed:
         for column, wanted in ((event.op_id, op_id), (event.node_id, node_id), (event.batch_id, batch_id)):
             if wanted is not None:
                 newer = newer.where(column == wanted)
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             return [event_view(row) for row in await session.scalars(newer)]
 
     async def latest_id(self) -> int:
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             return await session.scalar(select(func.max(OperationEventRow.id))) or 0
 
     async def wakeups(self) -> AsyncGenerator[None]:

@@ -15,7 +15,7 @@ class Holds:
         self._database = database
 
     async def in_force(self) -> HoldView | None:
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             row = await session.scalar(select(HoldRow).where(HoldRow.released_at.is_(None)))
         return HoldView(held=True, reason=row.reason, by=row.held_by, since=row.held_at) if row else None
 

@@ -152,11 +152,11 @@ class Nodes:
     async def mark_reachable(self, node_id: str) -> None:
         """The node answered a request over NATS."""
         unreachable = update(NodeRow).where(NodeRow.id == node_id, NodeRow.unreachable_since.is_not(None))
-        async with self._database.session() as session:
-            await session.execute(unreachable.values(unreachable_since=None))
+        async with self._database.autocommit() as connection:
+            await connection.execute(unreachable.values(unreachable_since=None))
 
     async def _fetch(self, statement: NodeViews) -> Sequence[NodeView]:
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             return [node_view(*found) for found in await session.execute(statement)]
 
 

@@ -5,10 +5,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Boolean, ColumnElement, Select, literal_column, or_, select, text, true, tuple_
-from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.sql.dml import ReturningInsert
+from pydantic_core import to_json
+from sqlalchemy import Boolean, ColumnElement, Select, TextClause, literal_column, or_, select, text, true
 
 from contracts.messages import Installed, Progress
 from contracts.operation_http import OperationEvent, OperationView
@@ -20,6 +18,8 @@ from store.events import CHANNEL
 from store.models import NODE_BOUND, UNSUCCESSFUL, OperationEventRow, OperationRow, one_of
 from store.text import storable
 from store.views import event_view, operation_view
+
+Fields = dict[str, Any]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 """when the API writes a row: before anything the workflow can write"""
@@ -34,8 +34,6 @@ IS_OPEN = _state_in(OPEN)
 _HAS_ENDED = _state_in(ENDED)
 _IS_NODE_BOUND = _state_in(NODE_BOUND)
 IS_UNSUCCESSFUL = _state_in(UNSUCCESSFUL) & OperationRow.dismissed_at.is_(None)
-
-_LOCK_AND_WAKE = text("SELECT pg_advisory_xact_lock(:lock), pg_notify(:channel, '')")
 
 _GAUGES = text(f"""
     UPDATE operations
@@ -57,6 +55,48 @@ _GAUGES = text(f"""
 
 _GAUGE_FIELDS = {"op_id", "phase", "bytes_done", "bytes_total", "percentage", "rate", "eta_s"}
 
+_ROW_COLUMNS = (
+    *("op_id", "kind", "node_id", "node_name", "backend", "family", "batch_id", "request", "workflow_id", "run_id"),
+    *("at", "seq", "state", "reason", "detail", "until", "attempt", "cancelled_by", "before", "after", "changed"),
+    *("bytes_fetched", "bytes_reused", "created_at", "dispatched_at", "ended_at"),
+)
+"""what the workflow owns; gauges and `dismissed_at` have other writers"""
+_EVENT_COLUMNS = (
+    *("op_id", "node_id", "node_name", "backend", "kind", "batch_id"),
+    *("at", "seq", "state", "reason", "detail", "until", "attempt"),
+)
+
+
+def _written(on_conflict: str) -> TextClause:
+    """Rows and their events in one statement. Events get their numbers under one lock, taken after the last row was
+    written and given back by the commit: the order of numbers is the order of commits."""
+    columns, told = ", ".join(_ROW_COLUMNS), ", ".join(_EVENT_COLUMNS)
+    return text(f"""
+        WITH moved AS (
+            INSERT INTO operations ({columns})
+            SELECT {columns} FROM jsonb_populate_recordset(NULL::operations, CAST(:rows AS jsonb))
+            ON CONFLICT {on_conflict}
+            RETURNING operations.op_id),
+        counted AS (SELECT count(*) AS rows FROM moved),
+        turn AS MATERIALIZED (
+            SELECT pg_advisory_xact_lock(:lock)::text AS mine, pg_notify(:channel, '') FROM counted WHERE rows > 0)
+        INSERT INTO operation_events ({told})
+        SELECT {", ".join(f"event.{column}" for column in _EVENT_COLUMNS)}
+        FROM turn CROSS JOIN moved
+        JOIN jsonb_populate_recordset(NULL::operation_events, CAST(:events AS jsonb)) AS event USING (op_id)
+        WHERE turn.mine IS NOT NULL
+        ORDER BY event.at, event.seq
+        ON CONFLICT DO NOTHING
+        RETURNING op_id
+    """)  # noqa: S608 - the columns are ours
+
+
+_FIRST = _written("DO NOTHING")
+_FORWARDS = _written(f"""(op_id)
+    DO UPDATE SET {", ".join(f"{column} = excluded.{column}" for column in _ROW_COLUMNS if column != "op_id")}
+    WHERE (operations.at, operations.seq) < (excluded.at, excluded.seq)""")
+"""a full row that only moves forwards"""
+
 
 class OperationTable:
     """The tables `operations` and `operation_events`."""
@@ -71,27 +111,20 @@ class OperationTable:
 
     async def request(self, op_id: str) -> OperationRequest | None:
         """What was admitted, whole: for a retry, and to write the end of a run that was taken away."""
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             stored = await session.scalar(select(OperationRow.request).where(OperationRow.op_id == op_id))
         return OperationRequest.model_validate(stored) if stored else None
 
     async def insert_queued(self, first: Projection) -> bool:
         """The API's write: only if nobody wrote before, and older than anything the workflow writes."""
-        row = {**_row(first), "at": EPOCH}
-        statement = insert(OperationRow).values(row).on_conflict_do_nothing().returning(OperationRow.op_id)
-        async with self._database.session() as session:
-            if await session.scalar(statement) is None:
-                return False
-            await _append_events(session, [{**_event(first), "at": first.request.created_at}])
-            return True
+        row = _row(first)
+        return await self._write(_FIRST, [{**row, "at": EPOCH}], [{**row, "at": first.request.created_at}])
 
     async def record(self, *transitions: Projection) -> bool:
-        """The workflow's write: whole rows and their events, in order; False if all of it was known already."""
-        async with self._database.session() as session:
-            written = [_event(each) for each in transitions if await session.scalar(_forwards(each)) is not None]
-            if written:
-                await _append_events(session, written)
-            return bool(written)
+        """The workflow's write: the row as it is now and every event; False if it was known already."""
+        changes = [_row(each) for each in transitions]
+        latest = {change["op_id"]: change for change in changes}
+        return await self._write(_FORWARDS, list(latest.values()), changes)
 
     async def open_operations(self) -> Sequence[OperationView]:
         return await self._fetch(select(OperationRow).where(IS_OPEN).order_by(OperationRow.created_at))
@@ -148,38 +181,28 @@ class OperationTable:
     async def standing(self, op_ids: Sequence[str]) -> dict[str, tuple[State, Reason | None]]:
         """How these stand, and nothing more: asked often, by those who wait for one to end."""
         wanted = select(OperationRow.op_id, OperationRow.state, OperationRow.reason)
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             found = await session.execute(wanted.where(OperationRow.op_id.in_(op_ids)))
             return {op_id: (State(state), Reason(reason) if reason else None) for op_id, state, reason in found}
 
+    async def _write(self, statement: TextClause, rows: Sequence[Fields], events: Sequence[Fields]) -> bool:
+        """One statement, so one transaction: a row and its events are there together or not at all."""
+        told = [{column: event[column] for column in _EVENT_COLUMNS} for event in events]
+        values = {"lock": EVENT_LOCK, "channel": CHANNEL, "rows": _json(rows), "events": _json(told)}
+        async with self._database.autocommit() as connection:
+            return (await connection.execute(statement, values)).first() is not None
+
     async def _fetch(self, statement: Select[OperationRow]) -> Sequence[OperationView]:
         now = self._clock()
-        async with self._database.session() as session:
+        async with self._database.reading() as session:
             return [operation_view(row, now) for row in await session.scalars(statement)]
 
 
-def _forwards(transition: Projection) -> ReturningInsert[str]:
-    """Full-row upsert that only moves forwards; returns nothing when the row is as new or newer."""
-    row = _row(transition)
-    first = insert(OperationRow).values(row)
-    changes = {column: first.excluded[column] for column in row if column != "op_id"}
-    older = tuple_(OperationRow.at, OperationRow.seq) < tuple_(first.excluded.at, first.excluded.seq)
-    upsert = first.on_conflict_do_update(index_elements=[OperationRow.op_id], set_=changes, where=older)
-    return upsert.returning(OperationRow.op_id)
+def _json(value: Sequence[Fields]) -> str:
+    return to_json(value).decode()
 
 
-async def _append_events(session: AsyncSession, events: Sequence[dict[str, Any]]) -> None:
-    """The last statement of its transaction, under one lock: the order of numbers is the order of commits."""
-    await session.execute(_LOCK_AND_WAKE, {"lock": EVENT_LOCK, "channel": CHANNEL})
-    await session.execute(insert(OperationEventRow).values(events).on_conflict_do_nothing())
-
-
-def _event(transition: Projection) -> dict[str, Any]:
-    columns = set(OperationEventRow.__table__.columns.keys())
-    return {column: value for column, value in _row(transition).items() if column in columns}
-
-
-def _row(transition: Projection) -> dict[str, Any]:
+def _row(transition: Projection) -> Fields:
     """Every column the workflow owns; gauges and `dismissed_at` have other writers."""
     request, outcome = transition.request, transition.outcome
     row = {

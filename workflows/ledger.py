@@ -1,7 +1,9 @@
 """The operation's state inside its workflow, and how every change of it reaches PostgreSQL."""
 
 import asyncio
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import FailureError
@@ -59,13 +61,13 @@ class Ledger:
         self._failures += 1
         return self._failures
 
-    async def write(self) -> None:
+    async def write(self, how: Mapping[str, Any] = options.RECORD_AT_ONCE) -> None:
         """One quick local write; if it fails, the same write goes on behind us until it is done."""
         rows = self._take()
         if not rows:
             return
         try:
-            await workflow.execute_local_activity(names.RECORD, Transitions(rows=rows), **options.RECORD_AT_ONCE)
+            await workflow.execute_local_activity(names.RECORD, Transitions(rows=rows), **how)
         except FailureError:  # a local activity fails with its cause, bare
             self._leave_behind(rows)
 
@@ -76,7 +78,7 @@ class Ledger:
 
     async def settle(self) -> None:
         """Before the run ends: every row is written."""
-        await self.write()
+        await self.write(options.RECORD_THE_END)
         if self._behind:
             await asyncio.wait(self._behind)
 

@@ -18,6 +18,8 @@ RECORD_AT_ONCE: dict[str, Any] = {
     "retry_policy": ONCE,
 }
 """A local activity: cheap, and never in the way of a cancel for more than a second."""
+RECORD_THE_END: dict[str, Any] = {**RECORD_AT_ONCE, "schedule_to_close_timeout": timedelta(seconds=5)}
+"""the same, when there is nothing left to be in the way of: a busy worker is no reason for a dearer write"""
 
 RECORD_UNTIL_DONE: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=10),

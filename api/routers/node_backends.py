@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
+from api import auditing
 from api.auth import Operator
 from api.awaiting import operation_end
 from api.known import Node, known_node
@@ -24,6 +25,8 @@ async def delete_backend(
     """Remove a backend and wait up to two minutes for the node. 504: it goes on, under the job id that is named."""
     asked = InstallRequest(backend=body.backend)
     accepted = await parts.admission.ask(Kind.REMOVE, node, asked, actor=actor)
+    after = {"backend": body.backend, "op_id": accepted.jobID}
+    auditing.tell(request, target=accepted.node, target_id=accepted.node_id, after=after)
     ended = await operation_end(parts, accepted.jobID)
     if ended is None:
         raise NoAnswer(
@@ -37,7 +40,10 @@ async def delete_backend(
 
 
 @router.post("/{node}/backends/stop", status_code=202, responses=responses(400, 404, 409))
-async def stop_backend(node: Node, body: StopBody, parts: PartsOf, actor: Operator) -> Message:
+async def stop_backend(node: Node, body: StopBody, request: Request, parts: PartsOf, actor: Operator) -> Message:
     """Stop what runs of a backend, or everything. The node is told and does not answer; nothing on its disk changes."""
     del actor  # the audit trail knows it
-    return await parts.stopping.stop(await known_node(parts, node), body)
+    target = await known_node(parts, node)
+    stopped = await parts.stopping.stop(target, body)
+    auditing.tell(request, target=target.name, target_id=target.id, after=body.model_dump(mode="json"))
+    return stopped

@@ -1,9 +1,11 @@
 """The nodes, for people."""
 
+from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header
+from fastapi import APIRouter, Depends, Header, Request
 
+from api import auditing
 from api.auth import Operator, admin, viewer
 from api.known import Node, known_node
 from api.parts import PartsOf
@@ -37,33 +39,59 @@ async def approve(node: Node, parts: PartsOf) -> Approved:
     return Approved(**response.model_dump())
 
 
+class NodeOrder:
+    """A change of one node's backends as it was asked for; the audit trail names the operation that it became."""
+
+    def __init__(
+        self,
+        *,
+        http: Request,
+        node: Node,
+        request: InstallRequest,
+        parts: PartsOf,
+        actor: Operator,
+        idempotency_key: IdempotencyKey = None,
+    ) -> None:
+        self._http = http
+        self._asked = request
+        self._admit = partial(
+            parts.admission.ask, node=node, request=request, actor=actor, idempotency_key=idempotency_key
+        )
+
+    async def admit(self, kind: Kind) -> JobAccepted:
+        accepted = await self._admit(kind)
+        asked = self._asked.model_dump(mode="json", exclude_defaults=True, exclude={"reason"})
+        auditing.tell(
+            self._http,
+            target=accepted.node,
+            target_id=accepted.node_id,
+            after={**asked, "op_id": accepted.jobID},
+        )
+        return accepted
+
+
+Order = Annotated[NodeOrder, Depends()]
+
+
 @router.post("/{node}/backends/install", status_code=202, responses=responses(400, 404, 409))
-async def install(
-    node: Node, request: InstallRequest, parts: PartsOf, actor: Operator, idempotency_key: IdempotencyKey = None
-) -> JobAccepted:
+async def install(order: Order) -> JobAccepted:
     """Install a backend on one node. Durable once this has answered; never waits for the node."""
-    return await parts.admission.install(node, request, actor=actor, idempotency_key=idempotency_key)
+    return await order.admit(Kind.INSTALL)
 
 
 @router.post("/{node}/backends/upgrade", status_code=202, responses=responses(400, 404, 409))
-async def upgrade(
-    node: Node, request: InstallRequest, parts: PartsOf, actor: Operator, idempotency_key: IdempotencyKey = None
-) -> JobAccepted:
+async def upgrade(order: Order) -> JobAccepted:
     """Upgrade a backend on one node, to the newest version or to the named one."""
-    return await parts.admission.ask(Kind.UPGRADE, node, request, actor=actor, idempotency_key=idempotency_key)
+    return await order.admit(Kind.UPGRADE)
 
 
 @router.post("/{node}/backends/rollback", status_code=202, responses=responses(400, 404, 409))
-async def rollback(
-    node: Node, request: InstallRequest, parts: PartsOf, actor: Operator, idempotency_key: IdempotencyKey = None
-) -> JobAccepted:
+async def rollback(order: Order) -> JobAccepted:
     """Go back to the version before; it is still on the node's disk."""
-    return await parts.admission.ask(Kind.ROLLBACK, node, request, actor=actor, idempotency_key=idempotency_key)
+    return await order.admit(Kind.ROLLBACK)
 
 
 @router.post("/{node}/backends/remove", status_code=202, responses=responses(400, 404, 409))
-async def remove(
-    node: Node, request: InstallRequest, parts: PartsOf, actor: Operator, idempotency_key: IdempotencyKey = None
-) -> JobAccepted:
+async def remove(order: Order) -> JobAccepted:
     """Remove a backend from one node; waits for an absent node for as long as it takes."""
-    return await parts.admission.ask(Kind.REMOVE, node, request, actor=actor, idempotency_key=idempotency_key)
+    return await order.admit(Kind.REMOVE)

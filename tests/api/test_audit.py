@@ -48,7 +48,7 @@ async def test_an_install_and_its_cancel_name_the_token_that_asked(api: Api) -> 
         node["name"],
         "INC-42",
     )
-    assert installed["after"] == {"backend": "echo"}
+    assert installed["after"] == {"backend": "echo", "op_id": op_id}
     assert (cancelled["action"], cancelled["target"], cancelled["reason"]) == (
         "operations.cancel",
         op_id,
