@@ -27,6 +27,7 @@ from domain.errors import InvalidRequest, NodesmithError, ServiceUnavailable
 from gallery.builtin import BuiltinGallery
 from gallery.catalogue import Catalogue
 from runtime.settings import ControlSettings
+from gallery.tags import RegistryTags
 from runtime.temporal import TemporalRuns, connect, prepare_namespace, run_url
 from runtime.trust import fingerprint, trusting
 from services.access import Access
@@ -36,7 +37,7 @@ from services.bulk import Bulk
 from services.cancellation import Cancellation
 from services.gate import Gate
 from services.holding import Holding
-from services.intents import Intents
+from services.intents import Intents, UriRules
 from services.inventory import Inventory
 from services.invites import Door, Invites
 from services.lifecycle import Lifecycle
@@ -62,6 +63,7 @@ from store.overrides import Overrides
 from store.sign_in import SignIn
 from store.tokens import Tokens
 
+from store.sources import SourceTable
 log = structlog.stdlib.get_logger(__name__)
 
 TRY_AGAIN_S = 0.5
@@ -162,7 +164,7 @@ def _admission(settings: ControlSettings, database: Database, runs: TemporalRuns
         nodes=Nodes(database),
         operations=operations,
         gate=Gate(operations, runs),
-        intents=Intents(catalogue, settings.uri_schemes),
+        intents=_intents(settings, database, catalogue),
         keys=IdempotencyKeys(database),
         policy=settings.policy,
         clock=utc_now,
@@ -172,10 +174,19 @@ def _admission(settings: ControlSettings, database: Database, runs: TemporalRuns
 def _desk(settings: ControlSettings, database: Database, runs: TemporalRuns, catalogue: Catalogue) -> BatchDesk:
     return BatchDesk(
         nodes=Nodes(database),
+def _intents(settings: ControlSettings, database: Database, catalogue: Catalogue) -> Intents:
+    sources = SourceTable(database, settings.secret(settings.sources_key_file))
+    return Intents(
+        catalogue,
+        UriRules(settings.uri_schemes, without_digest=settings.uri_without_digest),
+        RegistryTags(sources.access, timeout=settings.registry_timeout.total_seconds()),
+    )
+
+
         inventory=InventoryTable(database),
         batches=Batches(database),
         runs=runs,
-        intents=Intents(catalogue, settings.uri_schemes),
+        intents=_intents(settings, database, catalogue),
         policy=settings.policy,
         clock=utc_now,
     )

@@ -67,7 +67,8 @@ class Soak:
     async def ask(self) -> None:
         """One operation somewhere; refusals for a backend that is busy are part of the game."""
         node, number = self._random.choice(self._nodes), self._random.randrange(BACKENDS)
-        body = {"uri": f"https://example.invalid/{number}.tar.gz", "name": f"b{number}", "force": True}
+        source = {"uri": f"https://example.invalid/{number}.tar.gz", "sha256": "0" * 64}
+        body = {**source, "name": f"b{number}", "force": True}
         answer = await self._post(f"/api/nodes/{node}/backends/install", body)
         if answer.status_code != httpx2.codes.ACCEPTED:
             return

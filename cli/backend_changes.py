@@ -50,9 +50,15 @@ def install(
     everywhere: Everywhere = False,
     version: Version = "",
     uri: Annotated[
-        str, typer.Option(help="Fetch this archive instead of what a gallery has.", show_default=False)
+        str,
+        typer.Option(
+            help="Fetch this instead of what a gallery has: an archive's address, or host/name:tag in a registry.",
+            show_default=False,
+        ),
     ] = "",
-    sha256: Annotated[str, typer.Option(help="What the archive's digest must be.", show_default=False)] = "",
+    sha256: Annotated[
+        str, typer.Option(help="What the digest must be; an archive by --uri needs it.", show_default=False)
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Install although it is there already.")] = False,
     start: Annotated[
         bool, typer.Option("--start", help="Start it afterwards; nothing is started unless asked.")

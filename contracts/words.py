@@ -112,6 +112,17 @@ ERRORS: dict[str, Words] = {
     "gallery_unreadable": Words("The gallery cannot be read.", "Check its address; the last good copy stays in use."),
     "upload_exists": Words("That version of that backend is there already.", "Give the archive another version."),
     "upload_refused": Words("The archive cannot be taken in.", "Pack it with `nodesmith backend pack DIR`."),
+    "unknown_artifact": Words(
+        "The registry has nothing under that name.", "Check repository and tag; nothing was started."
+    ),
+    "registry_denied": Words(
+        "The registry wants other credentials.",
+        "Give it some: `nodesmith sources add HOST --username NAME --password-stdin`, then ask again.",
+    ),
+    "registry_down": Words(
+        "The registry does not answer, so nobody knows what the tag stands for now.",
+        "Nothing was started. Ask again, or name the artifact by its digest: host/name@sha256:...",
+    ),
     "unknown_source": Words("Nothing is set for that host.", "`nodesmith sources ls` lists the hosts."),
     "node_pending": Words("The node waits for approval.", "`nodesmith nodes approve NODE`, then ask again."),
     "node_not_for_backends": Words("The node runs no backends.", "Choose a node of type backend."),

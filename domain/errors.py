@@ -126,6 +126,24 @@ class UploadRefused(NodesmithError):
     code = "upload_refused"
 
 
+class UnknownArtifact(NodesmithError):
+    """The registry has nothing under that name."""
+
+    code = "unknown_artifact"
+
+
+class RegistryDenied(NodesmithError):
+    """The registry wants other credentials."""
+
+    code = "registry_denied"
+
+
+class RegistryDown(NodesmithError):
+    """The registry does not answer, so nobody knows what the tag stands for now."""
+
+    code = "registry_down"
+
+
 class UnknownSource(NodesmithError):
     """Nothing is set for that host."""
 

@@ -37,7 +37,8 @@ def family_of(name: str, *, alias: str = "", uri: str = "") -> str:
 
 
 def _last_part(uri: str) -> str:
-    file_name = PurePosixPath(urlsplit(uri).path).name
+    """Without the ending of an archive, and without tag and digest of what is in a registry."""
+    file_name = PurePosixPath(urlsplit(uri).path).name.partition("@")[0].partition(":")[0]
     for ending in (".tar.gz", ".tgz", ".tar.zst", ".tar"):
         file_name = file_name.removesuffix(ending)
     return file_name

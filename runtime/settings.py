@@ -58,7 +58,12 @@ class ControlSettings(BaseSettings):
     """upgrade by itself what has a newer build in a gallery"""
     sources_key_file: Path | None = None
     """seals the passwords of `nodesmith sources`; without it none are taken in"""
-    uri_schemes: frozenset[str] = frozenset({"file", "http", "https"})
+    uri_schemes: frozenset[str] = frozenset({"file", "http", "https", "oci"})
+    """what an install by uri may name; oci is also a reference without a scheme"""
+    uri_without_digest: bool = False
+    """take archives by uri for which nobody gives a sha256"""
+    registry_timeout: Duration = timedelta(seconds=5)
+    """what a registry gets to say what a tag stands for, when an install is asked for"""
     policy: Policy = Field(default_factory=Policy)
     """e.g. NODESMITH_POLICY__REQUEST_TIMEOUT=15m"""
     control_slots: int = Field(default=200, gt=0)

@@ -71,14 +71,16 @@ class Admission:
         """Admit one operation on one node; returns as soon as the workflow has started."""
         target = admissible(await self.nodes.find(node), node, on_drained=request.on_drained)
         wanted = self.intents.wanted(kind, request, capability=capability(target))
+        asked_for = intent_of(wanted)
+        # Before the tag is looked up: the same request is the same one, though the tag has moved meanwhile.
         if idempotency_key and (known := await self.keys.find(actor, idempotency_key)):
-            return _repeat(known, intent_of(wanted), kind, target)
+            return _repeat(known, asked_for, kind, target)
         asked = OperationRequest(
             op_id=derived_op_id(actor, idempotency_key) if idempotency_key else new_op_id(),
             node_id=target.id,
             node_name=target.name,
             protocol=target.protocol,
-            wanted=wanted,
+            wanted=(await self.intents.pinned({"": wanted}))[""],
             requested_by=actor,
             note=request.reason,
             created_at=self.clock(),
@@ -87,7 +89,7 @@ class Admission:
             OperationInput(request=asked, policy=operation_policy(self.policy, kind, request))
         )
         if idempotency_key:
-            await after_start(self.keys.remember(actor, idempotency_key, intent_of(wanted), op_id))
+            await after_start(self.keys.remember(actor, idempotency_key, asked_for, op_id))
         return _accepted(op_id, kind, target, joined=joined)
 
     async def retry(self, op_id: str, *, actor: str, note: str = "") -> JobAccepted:

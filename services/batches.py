@@ -157,16 +157,17 @@ class BatchDesk:
         targets = tuple(node for node in suited if node.id not in skipped)
         if not targets:
             raise _nobody(request.kind, family, [*unsuited, *left_out])
-        return Plan(builds, targets, (*unsuited, *left_out), having)
+        return Plan(await self.intents.pinned(builds), targets, (*unsuited, *left_out), having)
 
     def _builds(self, request: BatchRequest, chosen: Sequence[NodeView]) -> tuple[dict[str, Wanted], list[Member]]:
-        """Pin what each kind of node is told, once; nodes that no build fits are left out by name."""
+        """Settle what each kind of node is told, once; nodes that no build fits are left out by name."""
         builds: dict[str, Wanted] = {}
         unsuited: list[Member] = []
         for node in chosen:
             capability = _build_of(node)
             try:
-                builds.setdefault(capability, self.intents.wanted(request.kind, request, capability=capability))
+                if capability not in builds:
+                    builds[capability] = self.intents.wanted(request.kind, request, capability=capability)
             except NoBuildForNode as nothing:
                 unsuited.append(_left_member(node, Verdict.SKIPPED, nothing.message))
         if not builds:

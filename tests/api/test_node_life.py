@@ -131,7 +131,7 @@ async def test_a_drained_node_takes_no_install_unless_on_purpose(api: Api) -> No
     waiting = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"})
     drained = await api.http.post(f"/api/nodes/{node['id']}/drain?operations=cancel", json={"reason": "new disks"})
     assert drained.json()["cancelled"] == [waiting.json()["jobID"]]
-    body = {"uri": "https://example.test/other.tar.gz"}
+    body = {"uri": "https://example.test/other.tar.gz", "sha256": "0" * 64}
     refused = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json=body)
     assert (refused.status_code, refused.json()["code"]) == (409, "node_drained")
     taken = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json={**body, "on_drained": True})

@@ -109,7 +109,7 @@ async def test_many_are_cancelled_by_filter_after_a_look(api: Api) -> None:
     node = await api.approved_node()
     jobs = set()
     for version in ("1", "2"):
-        body = {"uri": f"http://source.test/b{version}.tar.gz"}
+        body = {"uri": f"http://source.test/b{version}.tar.gz", "sha256": "0" * 64}
         jobs.add((await api.http.post(f"/api/nodes/{node['id']}/backends/install", json=body)).json()["jobID"])
     await recorded(api, State.SUCCEEDED, node_id=node["id"])
     looked = (await api.http.post("/api/operations/cancel", json={"node": node["name"], "preview": True})).json()

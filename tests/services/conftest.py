@@ -10,16 +10,18 @@ from temporalio.client import Client
 
 from bus.credentials import CredentialIssuer, new_trust
 from contracts.node_http import NodeView, RegisterRequest
+from contracts.sources import SourceAccess
 from contracts.temporal import Policy
 from domain.artifact import Artifact
 from domain.node import Protocol
 from gallery.catalogue import Catalogue
 from gallery.entries import Entry
+from gallery.tags import RegistryTags
 from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect
 from services.admission import Admission
 from services.gate import Gate
-from services.intents import Intents
+from services.intents import Intents, UriRules
 from services.invites import Door, Invites
 from services.lifecycle import Lifecycle
 from services.registration import Registration
@@ -39,6 +41,10 @@ from tests.services.links import PlayedPresence
 TOKEN = "the-shared-registration-token"
 
 Join = Callable[..., Awaitable[NodeView]]
+
+
+async def no_access(_host: str) -> SourceAccess | None:
+    return None
 
 
 def now() -> datetime:
@@ -144,7 +150,7 @@ def admission(database: Database, nodes: Nodes, operations: OperationTable, runs
         nodes=nodes,
         operations=operations,
         gate=Gate(operations, runs),
-        intents=Intents(catalogue, frozenset({"file", "https"})),
+        intents=Intents(catalogue, UriRules(frozenset({"file", "https", "oci"})), RegistryTags(no_access)),
         keys=IdempotencyKeys(database),
         policy=Policy(),
         clock=now,

@@ -105,6 +105,13 @@ async def test_a_repeated_idempotency_key_leads_to_the_same_operation(
         (InstallRequest(uri="https://ada:secret@host/x.tar.gz"), InvalidRequest, "password"),
         (InstallRequest(uri="https://[broken/x.tar.gz"), InvalidRequest, "malformed"),
         (InstallRequest(uri="https://host/"), InvalidRequest, "name"),
+        (InstallRequest(uri="https://host/x.tar.gz"), InvalidRequest, "needs its sha256"),
+        (InstallRequest(uri="file:///x.tar.gz"), InvalidRequest, "needs its sha256"),
+        (InstallRequest(uri="docker://ada:secret@host/x:1"), InvalidRequest, "password"),
+        (InstallRequest(uri="ada@registry.invalid/x/y:1"), InvalidRequest, "password"),
+        (InstallRequest(uri="oci://registry.invalid/UPPER:1"), InvalidRequest, "no reference"),
+        (InstallRequest(uri="/etc/passwd"), InvalidRequest, "no reference"),
+        (InstallRequest(uri=f"r.invalid/x@sha256:{'a' * 64}", sha256="b" * 64), InvalidRequest, "another one"),
     ],
 )
 async def test_bad_input_starts_nothing(
@@ -182,7 +189,7 @@ async def test_a_retry_is_a_new_operation_that_names_the_old(
     admission: Admission, client: Client, operations: OperationTable, join: Join
 ) -> None:
     node = await join()
-    request = InstallRequest(uri="https://host/own-2.tar.gz", name="own", alias="mine")
+    request = InstallRequest(uri="https://host/own-2.tar.gz", name="own", alias="mine", sha256="b" * 64)
     first = await admission.install(node.id, request, actor="ada")
     with pytest.raises(NotRetryable, match="queued"):
         await admission.retry(first.jobID, actor="bob")

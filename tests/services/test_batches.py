@@ -13,15 +13,16 @@ from domain.node import Protocol
 from domain.operation import Kind
 from gallery.catalogue import Catalogue
 from gallery.index import read_index
+from gallery.tags import RegistryTags
 from runtime.temporal import TemporalRuns
 from services.batches import ORDERS, BatchDesk
-from services.intents import Intents
+from services.intents import Intents, UriRules
 from services.registration import Registration
 from store.batches import Batches
 from store.database import Database
 from store.inventory import InventoryTable
 from store.nodes import Nodes
-from tests.services.conftest import TOKEN, Join, now
+from tests.services.conftest import TOKEN, Join, no_access, now
 
 INDEX = """
 - name: engine
@@ -50,7 +51,7 @@ def desk(database: Database, nodes: Nodes, runs: TemporalRuns, inventory: Invent
         inventory=inventory,
         batches=Batches(database),
         runs=runs,
-        intents=Intents(catalogue, frozenset({"https"})),
+        intents=Intents(catalogue, UriRules(frozenset({"https", "oci"})), RegistryTags(no_access)),
         policy=Policy(),
         clock=now,
     )

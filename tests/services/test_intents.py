@@ -7,15 +7,17 @@ from domain.errors import NoBuildForNode
 from domain.operation import Kind
 from gallery.catalogue import Catalogue
 from gallery.index import read_index
-from services.intents import Intents
+from gallery.tags import RegistryTags
+from services.intents import Intents, UriRules
 from tests.gallery import wild
+from tests.services.conftest import no_access
 
 
 @pytest.fixture(scope="module")
 def intents() -> Intents:
     only_amd = "- {name: odd, capabilities: {amd: rocm-odd}}\n- {name: rocm-odd, uri: registry.invalid/a/odd:1}\n"
     entries = read_index(wild.backend("engine") + only_amd, gallery="wild").entries
-    return Intents(Catalogue(entries), frozenset({"https"}))
+    return Intents(Catalogue(entries), UriRules(frozenset({"https", "oci"})), RegistryTags(no_access))
 
 
 @pytest.mark.parametrize(("capability", "build"), [("amd", "rocm"), ("nvidia", "cuda12"), ("", "cpu")])

@@ -1,0 +1,200 @@
+"""A tag is asked for once, when an operation is admitted, and means the same to every node and every retry."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from contracts.batches import BatchRequest
+from contracts.node_http import NodeView
+from contracts.operation_http import InstallRequest
+from contracts.temporal import Policy, Projection, operation_workflow_id
+from domain.errors import NodesmithError, OperationConflict, RegistryDenied, RegistryDown, UnknownArtifact
+from domain.operation import Reason, State
+from gallery.catalogue import Catalogue
+from gallery.index import read_index
+from gallery.tags import RegistryTags
+from runtime.temporal import TemporalRuns
+from services.admission import Admission
+from services.batches import BatchDesk
+from services.intents import Intents
+from services.registration import Registration
+from store.batches import Batches
+from store.database import Database
+from store.inventory import InventoryTable
+from store.nodes import Nodes
+from store.operations import OperationTable
+from tests.agent.registry import Published, publish
+from tests.agent.web import Web, running
+from tests.services.conftest import Join, no_access, now
+from tests.services.test_batches import with_card
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Web]:
+    with running() as web:
+        yield web
+
+
+@pytest.fixture
+def image(web: Web) -> Published:
+    web.files.clear()
+    web.seen.clear()
+    return publish(web, [b"layer"])
+
+
+def asked(image: Published) -> int:
+    return len(image.site.requests(f"/v2/{image.name}/manifests/{image.tag}"))
+
+
+def moved(image: Published) -> Published:
+    return publish(image.site, [b"another layer"])
+
+
+@pytest.mark.parametrize("scheme", ["", "oci://", "docker://"])
+async def test_an_install_by_uri_is_recorded_by_digest(
+    admission: Admission, operations: OperationTable, join: Join, image: Published, scheme: str
+) -> None:
+    node = await join()
+    uri = f"{scheme}{image.reference}"
+    accepted = await admission.install(node.id, InstallRequest(uri=uri), actor="ada")
+    row = await operations.find(accepted.jobID)
+    stored = await operations.request(accepted.jobID)
+    assert row is not None
+    assert stored is not None
+    assert (stored.wanted.uri, stored.wanted.sha256) == (f"{uri}@{image.digest}", image.digest.removeprefix("sha256:"))
+    assert (row.backend, row.uri, row.sha256) == ("echo", stored.wanted.uri, stored.wanted.sha256)
+    assert stored.wanted.name == "echo", "a LocalAI worker installs from a registry only under a name"
+    assert asked(image) == 1
+
+
+async def test_what_is_named_by_digest_is_asked_of_nobody(admission: Admission, join: Join, image: Published) -> None:
+    node = await join()
+    by_digest = f"127.0.0.1:9/team/echo@{image.digest}"
+    first = await admission.install(node.id, InstallRequest(uri=by_digest), actor="ada")
+    named = InstallRequest(uri="127.0.0.1:9/team/other:1", sha256=image.digest)
+    second = await admission.install(node.id, named, actor="ada")
+    assert (first.joined, second.joined) == (False, False)
+
+
+async def test_a_tag_that_moved_is_another_version(admission: Admission, join: Join, image: Published) -> None:
+    node, request = await join(), InstallRequest(uri=image.reference)
+    first = await admission.install(node.id, request, actor="ada")
+    again = await admission.install(node.id, request, actor="bob")
+    assert (again.jobID, again.joined) == (first.jobID, True)
+    moved(image)
+    with pytest.raises(OperationConflict, match=first.jobID):
+        await admission.install(node.id, request, actor="bob")
+
+
+async def test_a_repeated_request_and_a_retry_keep_their_digest(
+    admission: Admission, operations: OperationTable, join: Join, image: Published, runs: TemporalRuns
+) -> None:
+    """Whatever the tag says now, and although the registry is down."""
+    node, request = await join(), InstallRequest(uri=image.reference)
+    first = await admission.install(node.id, request, actor="ada", idempotency_key="k-pin")
+    image.site.files.clear()
+    again = await admission.install(node.id, request, actor="ada", idempotency_key="k-pin")
+    assert again.jobID == first.jobID
+    stored = await operations.request(first.jobID)
+    assert stored is not None
+    run = await runs.describe(operation_workflow_id(node.id, "echo"))
+    assert run is not None
+    failed = {"state": State.FAILED, "reason": Reason.NO_DISK, "ended_at": now()}
+    await operations.record(Projection(request=stored, workflow_id="w", at=now(), seq=1, **failed))
+    retried = await admission.retry(first.jobID, actor="bob")
+    assert retried.joined, "the same digest is the same intent"
+
+
+FAULTS: dict[str, tuple[dict[str, Any], type[NodesmithError], str]] = {
+    "down": ({"status": 503}, RegistryDown, "answered 503"),
+    "too many": ({"status": 429}, RegistryDown, "answered 429"),
+    "silent": ({"silent": True}, RegistryDown, "no answer within 0.3 s"),
+    "not there": ({"status": 404}, UnknownArtifact, "answered 404"),
+    "private": ({"token": "x"}, RegistryDenied, "answered 401"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_registry_that_does_not_tell_starts_nothing_and_is_named(
+    admission: Admission, runs: TemporalRuns, join: Join, image: Published, fault: str
+) -> None:
+    how, error, words = FAULTS[fault]
+    publish(image.site, [b"layer"], **how)
+    node = await join()
+    impatient = replace(admission.intents, tags=RegistryTags(no_access, timeout=0.3))
+    async with asyncio.timeout(20):
+        with pytest.raises(error, match=words) as refused:
+            await replace(admission, intents=impatient).install(
+                node.id, InstallRequest(uri=image.reference), actor="ada"
+            )
+    image.manifest().gate.set()
+    assert refused.value.facts == {"registry": image.host}
+    assert image.host in refused.value.message
+    assert await runs.describe(operation_workflow_id(node.id, "echo")) is None
+
+
+async def test_a_registry_that_cannot_be_reached_is_down(admission: Admission, join: Join) -> None:
+    node = await join()
+    with pytest.raises(RegistryDown, match=r"127\.0\.0\.1:9"):
+        await admission.install(node.id, InstallRequest(uri="127.0.0.1:9/team/echo:1"), actor="ada")
+
+
+# galleries and batches ----------------------------------------------------------------------------------------
+
+
+def gallery_of(image: Published) -> Catalogue:
+    """Two kinds of hardware, one reference; the first place of it is down."""
+    build = f"uri: '127.0.0.1:9/team/echo:1', mirrors: ['{image.reference}']"
+    index = (
+        "- {name: engine, capabilities: {default: engine-cpu, nvidia: engine-cuda}}\n"
+        f"- {{name: engine-cpu, {build}}}\n"
+        f"- {{name: engine-cuda, {build}}}\n"
+    )
+    return Catalogue(read_index(index, gallery="main").entries)
+
+
+@pytest.fixture
+def desk(database: Database, nodes: Nodes, runs: TemporalRuns, admission: Admission, image: Published) -> BatchDesk:
+    return BatchDesk(
+        nodes=nodes,
+        inventory=InventoryTable(database),
+        batches=Batches(database),
+        runs=runs,
+        intents=replace(admission.intents, catalogue=gallery_of(image)),
+        policy=Policy(),
+        clock=now,
+    )
+
+
+async def test_a_batch_asks_the_registry_once_and_a_mirror_answers(
+    desk: BatchDesk, join: Join, registration: Registration, nodes: Nodes, image: Published
+) -> None:
+    members: list[NodeView] = [await join(), await join(), await with_card(registration, nodes)]
+    accepted = await desk.start(BatchRequest(backend="engine", nodes=[each.name for each in members]), actor="ada")
+    batch = await desk.batches.request(accepted.batch_id)
+    assert batch is not None
+    assert {build.backend for build in batch.builds.values()} == {"engine-cpu", "engine-cuda"}
+    assert {build.uri for build in batch.builds.values()} == {f"127.0.0.1:9/team/echo:1@{image.digest}"}
+    assert {build.sha256 for build in (*batch.builds.values(), batch.wanted)} == {image.digest.removeprefix("sha256:")}
+    assert asked(image) == 1
+
+
+async def test_a_batch_is_not_begun_without_its_registry(desk: BatchDesk, join: Join, image: Published) -> None:
+    image.site.files.clear()
+    node = await join()
+    with pytest.raises(RegistryDown, match=r"127\.0\.0\.1:9.*answered 404"):
+        await desk.start(BatchRequest(backend="engine", nodes=[node.name]), actor="ada")
+
+
+async def test_a_gallery_entry_with_a_digest_is_its_own_pin(admission: Admission, join: Join) -> None:
+    index = f"- {{name: engine, uri: '127.0.0.1:9/team/echo:1', sha256: {'c' * 64}}}\n"
+    catalogue = Catalogue(read_index(index, gallery="main").entries)
+    pinned: Intents = replace(admission.intents, catalogue=catalogue)
+    node = await join()
+    accepted = await replace(admission, intents=pinned).install(node.id, InstallRequest(backend="engine"), actor="ada")
+    stored = await admission.operations.request(accepted.jobID)
+    assert stored is not None
+    assert stored.wanted.uri.endswith(f"@sha256:{'c' * 64}")
