@@ -26,8 +26,8 @@ from contracts.temporal import CONTROL_QUEUE
 from domain.errors import InvalidRequest, NodesmithError, ServiceUnavailable
 from gallery.builtin import BuiltinGallery
 from gallery.catalogue import Catalogue
-from runtime.settings import ControlSettings
 from gallery.tags import RegistryTags
+from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect, prepare_namespace, run_url
 from runtime.trust import fingerprint, trusting
 from services.access import Access
@@ -61,9 +61,9 @@ from store.nodes import Nodes
 from store.operations import OperationTable
 from store.overrides import Overrides
 from store.sign_in import SignIn
+from store.sources import SourceTable
 from store.tokens import Tokens
 
-from store.sources import SourceTable
 log = structlog.stdlib.get_logger(__name__)
 
 TRY_AGAIN_S = 0.5
@@ -171,9 +171,6 @@ def _admission(settings: ControlSettings, database: Database, runs: TemporalRuns
     )
 
 
-def _desk(settings: ControlSettings, database: Database, runs: TemporalRuns, catalogue: Catalogue) -> BatchDesk:
-    return BatchDesk(
-        nodes=Nodes(database),
 def _intents(settings: ControlSettings, database: Database, catalogue: Catalogue) -> Intents:
     sources = SourceTable(database, settings.secret(settings.sources_key_file))
     return Intents(
@@ -183,6 +180,9 @@ def _intents(settings: ControlSettings, database: Database, catalogue: Catalogue
     )
 
 
+def _desk(settings: ControlSettings, database: Database, runs: TemporalRuns, catalogue: Catalogue) -> BatchDesk:
+    return BatchDesk(
+        nodes=Nodes(database),
         inventory=InventoryTable(database),
         batches=Batches(database),
         runs=runs,
