@@ -8,8 +8,7 @@ import typer
 from rich.markup import escape
 
 from cli.client import ApiClient, read
-from cli.connection import connect
-from cli.options import Home, Json, Token, Url
+from cli.grouped import Link, grouped
 from cli.render import Column, local_time, make_console, print_json, table
 from cli.render import show as display
 from cli.tokens import seconds
@@ -28,7 +27,7 @@ COLUMNS: list[Column[AuditEntry]] = [
 
 
 def register(app: typer.Typer) -> None:
-    app.command("audit")(audit)
+    app.command("audit")(grouped(audit))
 
 
 def audit(
@@ -40,17 +39,14 @@ def audit(
     action: Annotated[str | None, typer.Option(help="Only this: nodes.approve, ...", show_default=False)] = None,
     since: Annotated[str | None, typer.Option(help="Only the last 15m, 12h, 7d.", show_default=False)] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Show who changed what, when and why, the newest first. Kept for 400 days."""
     began = (datetime.now(UTC) - timedelta(seconds=seconds(since) or 0)).isoformat() if since else None
     filters = {"actor": actor, "target": target, "action": action, "since": began}
-    with connect(url, token, home) as api:
+    with link.api() as api:
         entries = _collect(api, filters, limit)
-    if as_json:
+    if link.as_json:
         return print_json(entries)
     console = make_console()
     if not entries:

@@ -6,8 +6,7 @@ import typer
 
 from cli.batches import announce, show_plan
 from cli.client import ApiClient, read, segment
-from cli.connection import connect
-from cli.options import Home, Json, Reason, Token, Url
+from cli.grouped import Link, Targets, grouped
 from cli.render import print_json, print_json_line
 from cli.watch import watch
 from cli.watch_batch import watch_batch
@@ -17,208 +16,74 @@ from contracts.operation_http import InstallRequest, JobAccepted
 from domain.operation import Kind
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Backend, as `backends ls` names it.", show_default=False)]
-On = Annotated[
-    list[str] | None,
-    typer.Option("--on", metavar="NODE", help="Name or id of a node; may be repeated.", show_default=False),
-]
-Where = Annotated[
-    str, typer.Option("--where", metavar="SELECTOR", help="On the nodes with these labels.", show_default=False)
-]
-Everywhere = Annotated[bool, typer.Option("--all", help="On every node.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done on each node; start nothing.")]
-MaxParallel = Annotated[int | None, typer.Option(min=0, help="Nodes at a time; 0 = all at once.  [default: 20]")]
-MaxFailures = Annotated[
-    int | None, typer.Option(min=1, help="Stop after so many.  [default: 3; for installs: never]", show_default=False)
-]
-Watch = Annotated[bool, typer.Option("--watch", help="Stay until it ends; Ctrl-C leaves it running.")]
 Version = Annotated[str, typer.Option(help="Default: the newest that is not marked broken.", show_default=False)]
-OnDrained = Annotated[bool, typer.Option("--on-drained", help="Also on nodes that are drained, on purpose.")]
 
 _ROUTES = {Kind.INSTALL: "install", Kind.UPGRADE: "upgrade", Kind.ROLLBACK: "rollback", Kind.REMOVE: "remove"}
 
 
 def register(backends: typer.Typer) -> None:
     for name, command in (("install", install), ("upgrade", upgrade), ("rollback", rollback), ("rm", remove)):
-        backends.command(name)(command)
+        backends.command(name)(grouped(command))
 
 
 def install(
     name: Name,
+    targets: Targets,
     *,
-    on: On = None,
-    where: Where = "",
-    everywhere: Everywhere = False,
     version: Version = "",
     uri: Annotated[
-        str,
-        typer.Option(
-            help="Fetch this instead of what a gallery has: an archive's address, or host/name:tag in a registry.",
-            show_default=False,
-        ),
+        str, typer.Option(help="Fetch this archive instead of what a gallery has.", show_default=False)
     ] = "",
-    sha256: Annotated[
-        str, typer.Option(help="What the digest must be; an archive by --uri needs it.", show_default=False)
-    ] = "",
+    sha256: Annotated[str, typer.Option(help="What the archive's digest must be.", show_default=False)] = "",
     force: Annotated[bool, typer.Option("--force", help="Install although it is there already.")] = False,
     start: Annotated[
         bool, typer.Option("--start", help="Start it afterwards; nothing is started unless asked.")
     ] = False,
-    on_drained: OnDrained = False,
-    dry_run: DryRun = False,
-    max_parallel: MaxParallel = None,
-    max_failures: MaxFailures = None,
-    wait: Watch = False,
-    reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Install a backend on one node, on several, on those with certain labels, or on all.
 
     Returns as soon as it is durable. A node that is away gets it when it is back. With --watch the exit code is 0 when
     it succeeded on every node, 1 when it did not, 130 after Ctrl-C (it goes on).
     """
-    request = _request(
-        Kind.INSTALL,
-        name,
-        reason=reason,
-        nodes=on or [],
-        selector=where,
-        everywhere=everywhere,
-        version=version,
-        uri=uri,
-        sha256=sha256,
-        force=force,
-        start=start,
-        name=name if uri else "",
-        on_drained=on_drained,
-        dry_run=dry_run,
-        max_parallel=max_parallel,
-        max_failures=max_failures,
-    )
-    with connect(url, token, home) as api:
-        _ask(api, request, wait=wait, as_json=as_json)
+    what = {"version": version, "uri": uri, "sha256": sha256, "force": force, "start": start}
+    _ask(link, targets, Kind.INSTALL, name, **what, name=name if uri else "")
 
 
 def upgrade(
     name: Name,
+    targets: Targets,
     *,
-    on: On = None,
-    where: Where = "",
-    everywhere: Everywhere = False,
     version: Version = "",
     overlap: Annotated[bool, typer.Option("--overlap", help="Start the new one before the old one stops.")] = False,
-    on_drained: OnDrained = False,
-    dry_run: DryRun = False,
-    max_parallel: MaxParallel = None,
-    max_failures: MaxFailures = None,
-    wait: Watch = False,
-    reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Upgrade a backend where it is installed: to the newest version, or to the one that is named.
 
     The old version serves until the new one is in place. Exit codes as for `install`.
     """
-    request = _request(
-        Kind.UPGRADE,
-        name,
-        reason=reason,
-        nodes=on or [],
-        selector=where,
-        everywhere=everywhere,
-        version=version,
-        upgrade_policy=UpgradePolicy.OVERLAP if overlap else UpgradePolicy.RESTART,
-        on_drained=on_drained,
-        dry_run=dry_run,
-        max_parallel=max_parallel,
-        max_failures=max_failures,
-    )
-    with connect(url, token, home) as api:
-        _ask(api, request, wait=wait, as_json=as_json)
+    policy = UpgradePolicy.OVERLAP if overlap else UpgradePolicy.RESTART
+    _ask(link, targets, Kind.UPGRADE, name, version=version, upgrade_policy=policy)
 
 
-def rollback(
-    name: Name,
-    *,
-    on: On = None,
-    where: Where = "",
-    everywhere: Everywhere = False,
-    on_drained: OnDrained = False,
-    dry_run: DryRun = False,
-    max_parallel: MaxParallel = None,
-    max_failures: MaxFailures = None,
-    wait: Watch = False,
-    reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
-) -> None:
+def rollback(name: Name, targets: Targets, link: Link) -> None:
     """Go back to the version before, which is still on the node's disk. Exit codes as for `install`."""
-    request = _request(
-        Kind.ROLLBACK,
-        name,
-        reason=reason,
-        nodes=on or [],
-        selector=where,
-        everywhere=everywhere,
-        on_drained=on_drained,
-        dry_run=dry_run,
-        max_parallel=max_parallel,
-        max_failures=max_failures,
-    )
-    with connect(url, token, home) as api:
-        _ask(api, request, wait=wait, as_json=as_json)
+    _ask(link, targets, Kind.ROLLBACK, name)
 
 
-def remove(
-    name: Name,
-    *,
-    on: On = None,
-    where: Where = "",
-    everywhere: Everywhere = False,
-    on_drained: OnDrained = False,
-    dry_run: DryRun = False,
-    max_parallel: MaxParallel = None,
-    max_failures: MaxFailures = None,
-    wait: Watch = False,
-    reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
-) -> None:
+def remove(name: Name, targets: Targets, link: Link) -> None:
     """Remove a backend. A node that is away is waited for, for as long as it takes. Exit codes as for `install`."""
-    request = _request(
-        Kind.REMOVE,
-        name,
-        reason=reason,
-        nodes=on or [],
-        selector=where,
-        everywhere=everywhere,
-        on_drained=on_drained,
-        dry_run=dry_run,
-        max_parallel=max_parallel,
-        max_failures=max_failures,
-    )
-    with connect(url, token, home) as api:
-        _ask(api, request, wait=wait, as_json=as_json)
+    _ask(link, targets, Kind.REMOVE, name)
 
 
-def _request(kind: Kind, backend: str, **said: Any) -> BatchRequest:
-    """Only what was said; not validated here: the API says what is wrong, in the words it has for everybody."""
-    if sum(map(bool, (said["nodes"], said["selector"], said["everywhere"]))) != 1:
-        raise typer.BadParameter("Say where: --on NODE, --where SELECTOR or --all, and only one of them.")
-    given = {option: value for option, value in said.items() if value is not None}
-    return BatchRequest.model_construct(kind=kind, backend=backend, **given)
+def _ask(link: Link, targets: Targets, kind: Kind, backend: str, **what: Any) -> None:
+    """Not validated here: the API says what is wrong, in the words it has for everybody."""
+    request = BatchRequest.model_construct(kind=kind, backend=backend, **targets.said(), **what)
+    with link.api() as api:
+        _send(api, request, wait=targets.wait, as_json=link.as_json)
 
 
-def _ask(api: ApiClient, request: BatchRequest, *, wait: bool, as_json: bool) -> None:
+def _send(api: ApiClient, request: BatchRequest, *, wait: bool, as_json: bool) -> None:
     if request.dry_run:
         plan = read(BatchPlan, api.post("/api/batches", request))
         return print_json(plan) if as_json else show_plan(plan)

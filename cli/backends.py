@@ -7,8 +7,7 @@ from rich.markup import escape
 
 from cli import backend_changes
 from cli.client import read
-from cli.connection import connect
-from cli.options import Home, Json, Token, Url
+from cli.grouped import Link, grouped
 from cli.render import Column, make_console, print_json, show, size, table
 from contracts.galleries import CatalogueEntry, CataloguePage
 
@@ -28,7 +27,7 @@ COLUMNS: list[Column[CatalogueEntry]] = [
 
 def register(app: typer.Typer) -> None:
     backends = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-    backends.command("ls")(list_backends)
+    backends.command("ls")(grouped(list_backends))
     backend_changes.register(backends)
     app.add_typer(backends, name="backends", help="List the backends there are; install, upgrade, roll back, remove.")
 
@@ -38,15 +37,12 @@ def list_backends(
     search: Annotated[str | None, typer.Option(help="Words in name, description, tags or gallery.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only those with this tag.")] = None,
     gallery: Annotated[str | None, typer.Option(help="Only those of this gallery.")] = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """List the backends of all galleries, newest version first; and what cannot be used, and why."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         page = read(CataloguePage, api.get("/api/backends", term=search, tag=tag, gallery=gallery))
-    if as_json:
+    if link.as_json:
         return print_json(page.backends)
     console = make_console()
     narrowed = search or tag or gallery

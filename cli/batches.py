@@ -7,8 +7,8 @@ from rich.console import Group
 from rich.markup import escape
 
 from cli.client import read, segment
-from cli.connection import connect
-from cli.options import Home, Json, Reason, Token, Url
+from cli.grouped import Link, grouped
+from cli.options import Reason
 from cli.render import Column, ago, facts, local_time, make_console, print_json, print_json_line, size, table, word
 from cli.render import show as display
 from cli.watch_batch import MEMBERS, fetch_batch, watch_batch
@@ -41,9 +41,9 @@ PLAN: list[Column[PlannedMember]] = [
 def register(app: typer.Typer) -> None:
     batches = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
     for name, command in (("ls", list_batches), ("show", show), ("watch", watch)):
-        batches.command(name)(command)
+        batches.command(name)(grouped(command))
     for name, command in (("pause", pause), ("resume", resume), ("cancel", cancel), ("retry", retry)):
-        batches.command(name)(command)
+        batches.command(name)(grouped(command))
     app.add_typer(batches, name="batches", help="List, show and watch batches; pause, resume, cancel, retry.")
 
 
@@ -55,15 +55,12 @@ def list_batches(
     *,
     open_only: Annotated[bool, typer.Option("--open", help="Only those that have not ended.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many, newest first.")] = 50,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """List batches, the newest first."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         batches = [read(BatchView, entry) for entry in api.get("/api/batches", open=open_only, limit=limit)]
-    if as_json:
+    if link.as_json:
         return print_json(batches)
     console = make_console()
     if not batches:
@@ -71,11 +68,11 @@ def list_batches(
     return display(console, table(batches, COLUMNS, console.width))
 
 
-def show(batch_id: BatchId, *, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+def show(batch_id: BatchId, *, link: Link) -> None:
     """Show one batch with every node of it."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         batch = fetch_batch(api, batch_id)
-    if as_json:
+    if link.as_json:
         return print_json(batch)
     console = make_console()
     return display(console, Group(facts(describe(batch)), "", table(batch.members, MEMBERS, console.width)))
@@ -99,58 +96,49 @@ def describe(batch: BatchDetail) -> list[tuple[str, str]]:
     ]
 
 
-def watch(batch_id: BatchId, *, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+def watch(batch_id: BatchId, *, link: Link) -> None:
     """Watch one batch until it ends.
 
     Exit code: 0 it succeeded on every node, 1 it did not, 130 after Ctrl-C (the batch goes on).
     """
-    with connect(url, token, home) as api:
-        raise typer.Exit(watch_batch(api, batch_id, as_json=as_json))
+    with link.api() as api:
+        raise typer.Exit(watch_batch(api, batch_id, as_json=link.as_json))
 
 
 def pause(
     batch_id: BatchId,
     *,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Start nothing more; what runs goes on."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         answer = api.post(f"/api/batches/{segment(batch_id)}/pause", Because(reason=reason or ""))
-    _tell(answer, f"Batch {batch_id} starts nothing more; what runs goes on.", as_json=as_json)
+    _tell(answer, f"Batch {batch_id} starts nothing more; what runs goes on.", as_json=link.as_json)
 
 
 def resume(
     batch_id: BatchId,
     *,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Go on with a batch that was paused."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         answer = api.post(f"/api/batches/{segment(batch_id)}/resume", Because(reason=reason or ""))
-    _tell(answer, f"Batch {batch_id} goes on.", as_json=as_json)
+    _tell(answer, f"Batch {batch_id} goes on.", as_json=link.as_json)
 
 
 def cancel(
     batch_id: BatchId,
     *,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Start nothing more, and cancel what this batch started; what it only joined goes on."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         answer = api.post(f"/api/batches/{segment(batch_id)}/cancel", Because(reason=reason or ""))
-    _tell(answer, f"Cancel accepted.\n  follow it:  nodesmith batches watch {batch_id}", as_json=as_json)
+    _tell(answer, f"Cancel accepted.\n  follow it:  nodesmith batches watch {batch_id}", as_json=link.as_json)
 
 
 def retry(
@@ -158,18 +146,15 @@ def retry(
     *,
     wait: Annotated[bool, typer.Option("--watch", help="Stay until it ends; Ctrl-C leaves it running.")] = False,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Ask again, as a new batch, on the nodes where it did not succeed; version and digest stay the same."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         path = f"/api/batches/{segment(batch_id)}/retry"
         accepted = read(BatchAccepted, api.post(path, Because(reason=reason or "")))
-        announce(accepted, as_json=as_json, is_watched=wait)
+        announce(accepted, as_json=link.as_json, is_watched=wait)
         if wait:
-            raise typer.Exit(watch_batch(api, accepted.batch_id, as_json=as_json, patient=True))
+            raise typer.Exit(watch_batch(api, accepted.batch_id, as_json=link.as_json, patient=True))
 
 
 def _tell(answer: object, sentence: str, *, as_json: bool) -> None:

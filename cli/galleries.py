@@ -6,8 +6,8 @@ import typer
 from rich.markup import escape
 
 from cli.client import read, segment
-from cli.connection import connect
-from cli.options import Home, Json, Reason, Token, Url
+from cli.grouped import Link, grouped
+from cli.options import Reason
 from cli.render import Column, ago, make_console, print_json, show, table
 from contracts.galleries import GalleryRequest, GalleryView
 
@@ -25,18 +25,18 @@ COLUMNS: list[Column[GalleryView]] = [
 
 def register(app: typer.Typer) -> None:
     galleries = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-    galleries.command("ls")(list_galleries)
-    galleries.command("add")(add)
-    galleries.command("rm")(remove)
-    galleries.command("refresh")(refresh)
+    galleries.command("ls")(grouped(list_galleries))
+    galleries.command("add")(grouped(add))
+    galleries.command("rm")(grouped(remove))
+    galleries.command("refresh")(grouped(refresh))
     app.add_typer(galleries, name="galleries", help="List, add, remove and refresh galleries of backends.")
 
 
-def list_galleries(*, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+def list_galleries(*, link: Link) -> None:
     """List the galleries in the order in which they win, and how their last reading went."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         views = [read(GalleryView, entry) for entry in api.get("/api/galleries")]
-    _show(views, as_json=as_json)
+    _show(views, as_json=link.as_json)
 
 
 def add(
@@ -50,43 +50,36 @@ def add(
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Take archives without a sha256 from it.")] = False,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Add a gallery in LocalAI's format. It is read first: one that lists nothing usable is not added."""
     request = GalleryRequest.model_construct(name=name, url=address, mirrors=mirror or [], insecure=insecure)
-    with connect(url, token, home) as api:
+    with link.api() as api:
         view = read(GalleryView, api.post("/api/galleries", request, reason=reason))
-    if as_json:
+    if link.as_json:
         return print_json(view)
     unusable = f", {view.unusable} of them cannot be used" if view.unusable else ""
     return typer.echo(f"Added {view.name}: {view.entries + view.unusable} backends{unusable}.")
 
 
-def remove(
-    name: GalleryName, *, reason: Reason = None, url: Url = None, token: Token = None, home: Home = None
-) -> None:
+def remove(name: GalleryName, *, reason: Reason = None, link: Link) -> None:
     """Remove a gallery. What was installed from it stays where it is."""
-    with connect(url, token, home) as api:
-        api.delete(f"/api/galleries/{segment(name)}", reason=reason)
-    typer.echo(f"Removed {name}.")
+    with link.api() as api:
+        answer = api.delete(f"/api/galleries/{segment(name)}", reason=reason)
+    print_json(answer) if link.as_json else typer.echo(f"Removed {name}.")
 
 
 def refresh(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Default: all.")] = None,
     *,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Read a gallery again, now. One that fails keeps its last good copy and says why."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         path = f"/api/galleries/{segment(name)}/refresh" if name else "/api/galleries/refresh"
         answer = api.post(path)
-    _show([read(GalleryView, entry) for entry in (answer if isinstance(answer, list) else [answer])], as_json=as_json)
+    entries = answer if isinstance(answer, list) else [answer]
+    _show([read(GalleryView, entry) for entry in entries], as_json=link.as_json)
 
 
 def _show(views: list[GalleryView], *, as_json: bool) -> None:

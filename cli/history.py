@@ -8,8 +8,7 @@ from rich.console import Group
 from rich.markup import escape
 
 from cli.client import ApiClient, read
-from cli.connection import connect
-from cli.options import Home, Json, Token, Url
+from cli.grouped import Link, grouped
 from cli.render import Column, ago, duration, local_time, make_console, print_json, table, word
 from cli.render import show as display
 from cli.tokens import seconds
@@ -45,8 +44,8 @@ PENDING: list[Column[PendingWork]] = [
 
 
 def register(operations: typer.Typer) -> None:
-    operations.command("history")(history)
-    operations.command("pending")(pending)
+    operations.command("history")(grouped(history))
+    operations.command("pending")(grouped(pending))
 
 
 def history(
@@ -57,17 +56,14 @@ def history(
     batch: Annotated[str | None, typer.Option(help="Only those of this batch.", show_default=False)] = None,
     since: Annotated[str | None, typer.Option(help="Only the last 15m, 12h, 7d.", show_default=False)] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Show what has ended, the newest first. Kept for 90 days."""
     began = (datetime.now(UTC) - timedelta(seconds=seconds(since) or 0)).isoformat() if since else None
     filters = {"node": node, "backend": backend, "state": state, "batch": batch, "since": began}
-    with connect(url, token, home) as api:
+    with link.api() as api:
         operations = _collect(api, filters, limit)
-    if as_json:
+    if link.as_json:
         return print_json(operations)
     console = make_console()
     return display(console, table(operations, ENDED, console.width) if operations else "Nothing has ended yet.")
@@ -86,11 +82,11 @@ def _collect(api: ApiClient, filters: dict[str, str | None], limit: int) -> list
     return found
 
 
-def pending(*, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+def pending(*, link: Link) -> None:
     """Show open work per node and per backend, and what it waits for."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         view = read(PendingView, api.get("/api/operations/pending"))
-    if as_json:
+    if link.as_json:
         return print_json(view)
     console = make_console()
     if not view.total:

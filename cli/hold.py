@@ -5,16 +5,16 @@ from typing import Annotated
 import typer
 
 from cli.client import read
-from cli.connection import connect
-from cli.options import Home, Json, Reason, Token, Url
+from cli.grouped import Link, grouped
+from cli.options import Reason
 from cli.render import local_time, print_json
 from contracts.http import Because
 from contracts.operation_http import HoldBody, HoldView
 
 
 def register(app: typer.Typer) -> None:
-    app.command("hold")(hold)
-    app.command("release")(release)
+    app.command("hold")(grouped(hold))
+    app.command("release")(grouped(release))
 
 
 def hold(
@@ -22,28 +22,23 @@ def hold(
     reason: Annotated[
         str | None, typer.Option("--reason", help="Why; everybody who waits is told.", show_default=False)
     ] = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Hold back everything that is not on a node yet; without --reason, say whether something is held.
 
     What runs on a node goes on. The hold is in force on every replica and survives restarts, until `nodesmith release`.
     """
-    with connect(url, token, home) as api:
+    with link.api() as api:
         body = HoldBody.model_construct(reason=reason or "")
         answer = api.get("/api/hold") if reason is None else api.post("/api/hold", body)
-    _tell(read(HoldView, answer), as_json=as_json)
+    _tell(read(HoldView, answer), as_json=link.as_json)
 
 
-def release(
-    *, reason: Reason = None, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False
-) -> None:
+def release(*, reason: Reason = None, link: Link) -> None:
     """Let go what was held back."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         answer = api.post("/api/release", Because(reason=reason or ""))
-    _tell(read(HoldView, answer), as_json=as_json)
+    _tell(read(HoldView, answer), as_json=link.as_json)
 
 
 def _tell(standing: HoldView, *, as_json: bool) -> None:

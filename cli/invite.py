@@ -6,9 +6,9 @@ import typer
 from rich.markup import escape
 
 from cli.client import read, segment
-from cli.connection import connect
 from cli.failures import CommandFailed
-from cli.options import Home, Json, Reason, Token, Url
+from cli.grouped import Link, grouped
+from cli.options import Reason
 from cli.render import Column, local_time, make_console, print_json, table
 from cli.render import show as display
 from cli.tokens import seconds
@@ -25,9 +25,9 @@ COLUMNS: list[Column[InviteView]] = [
 
 
 def register(nodes: typer.Typer) -> None:
-    nodes.command("invite")(invite)
-    nodes.command("invites")(invites)
-    nodes.command("uninvite")(uninvite)
+    nodes.command("invite")(grouped(invite))
+    nodes.command("invites")(grouped(invites))
+    nodes.command("uninvite")(grouped(uninvite))
 
 
 def invite(
@@ -39,18 +39,15 @@ def invite(
         list[str] | None, typer.Option("--label", metavar="K=V", help="A label for them; repeatable.")
     ] = None,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Print the one command that lets another machine join. It holds a secret: it is shown this once."""
     request = InviteRequest.model_construct(
         approve=approve, ttl_s=seconds(ttl) or 0, uses=uses, labels=dict(map(_pair, label or []))
     )
-    with connect(url, token, home) as api:
+    with link.api() as api:
         made = read(InviteCreated, api.post("/api/invites", request, reason=reason))
-    if as_json:
+    if link.as_json:
         return print_json(made)
     what = "is approved at once" if approve else "waits for `nodesmith nodes approve`"
     typer.echo(f"Run this on the other machine, before {local_time(made.expires_at)}.", err=True)
@@ -61,11 +58,11 @@ def invite(
     return None
 
 
-def invites(*, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+def invites(*, link: Link) -> None:
     """List the invites, the newest first."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         found = [read(InviteView, entry) for entry in api.get("/api/invites")]
-    if as_json:
+    if link.as_json:
         return print_json(found)
     console = make_console()
     if not found:
@@ -77,15 +74,12 @@ def uninvite(
     invite_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the invite.", show_default=False)],
     *,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Take an invite back; who has joined with it stays."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         revoked = read(InviteView, api.delete(f"/api/invites/{segment(invite_id)}", reason=reason))
-    if as_json:
+    if link.as_json:
         return print_json(revoked)
     return typer.echo(f"Invite {revoked.id} is revoked; {revoked.used} joined with it.")
 

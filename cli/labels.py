@@ -6,9 +6,9 @@ import typer
 from rich.markup import escape
 
 from cli.client import ApiClient, read, segment
-from cli.connection import connect
 from cli.failures import CommandFailed
-from cli.options import Home, Json, NodeName, Reason, Token, Url
+from cli.grouped import Link, grouped
+from cli.options import NodeName, Reason
 from cli.render import Column, ago, facts, local_time, make_console, print_json, table
 from cli.render import show as display
 from contracts.inventory import NodeInventory
@@ -33,8 +33,8 @@ _COLUMNS: list[Column[Installed]] = [
 
 
 def register(nodes: typer.Typer) -> None:
-    nodes.command("label")(label)
-    nodes.command("inventory")(inventory)
+    nodes.command("label")(grouped(label))
+    nodes.command("inventory")(grouped(inventory))
 
 
 def label(
@@ -42,16 +42,13 @@ def label(
     changes: Changes = None,
     *,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Set (KEY=VALUE) and remove (KEY-) labels of a node, and show what it has then."""
     wanted, unwanted = _understood(changes or [])
-    with connect(url, token, home) as api:
+    with link.api() as api:
         labels = _changed(api, f"/api/nodes/{segment(node)}/labels", wanted, unwanted, reason)
-    if as_json:
+    if link.as_json:
         return print_json(labels)
     return display(make_console(), facts([(escape(key), escape(value) or "-") for key, value in labels.items()]))
 
@@ -86,16 +83,13 @@ def inventory(
     node: NodeName,
     *,
     refresh: Refresh = False,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Show what a node has installed, as it said when it was last asked."""
     path = f"/api/nodes/{segment(node)}/inventory"
-    with connect(url, token, home) as api:
+    with link.api() as api:
         seen = read(NodeInventory, api.post(f"{path}/refresh") if refresh else api.get(path))
-    if as_json:
+    if link.as_json:
         return print_json(seen)
     console = make_console()
     if seen.backends:

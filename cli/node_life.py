@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from cli.client import read, segment
-from cli.connection import connect
-from cli.options import Home, Json, NodeName, Reason, Token, Url
+from cli.grouped import Link, grouped
+from cli.options import NodeName, Reason
 from cli.render import print_json
 from contracts.http import Because
 from contracts.node_http import LifeChanged, Running
@@ -17,10 +17,10 @@ CancelRunning = Annotated[
 
 
 def register(nodes: typer.Typer) -> None:
-    nodes.command("drain")(drain)
-    nodes.command("resume")(resume)
-    nodes.command("rm")(remove)
-    nodes.command("reset-credential")(reset_credential)
+    nodes.command("drain")(grouped(drain))
+    nodes.command("resume")(grouped(resume))
+    nodes.command("rm")(grouped(remove))
+    nodes.command("reset-credential")(grouped(reset_credential))
 
 
 def drain(
@@ -28,61 +28,49 @@ def drain(
     *,
     cancel_running: CancelRunning = False,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Give a node no new work; what has not begun there is cancelled. Holds until somebody resumes it."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         operations = Running.CANCEL if cancel_running else None
         answer = api.post(f"/api/nodes/{segment(node)}/drain", Because(reason=reason or ""), operations=operations)
-    _tell(node, answer, "is drained: no new work until `nodesmith nodes resume`", as_json=as_json)
+    _tell(node, answer, "is drained: no new work until `nodesmith nodes resume`", as_json=link.as_json)
 
 
 def resume(
     node: NodeName,
     *,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Take a drain back."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         answer = api.post(f"/api/nodes/{segment(node)}/resume", Because(reason=reason or ""))
-    _tell(node, answer, "takes work again", as_json=as_json)
+    _tell(node, answer, "takes work again", as_json=link.as_json)
 
 
 def remove(
     node: NodeName,
     *,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Remove a node: its operations end, its agent is told and stops, history stays. Its disk is not touched."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         answer = api.delete(f"/api/nodes/{segment(node)}", reason=reason)
-    _tell(node, answer, "is removed", as_json=as_json)
+    _tell(node, answer, "is removed", as_json=link.as_json)
 
 
 def reset_credential(
     node: NodeName,
     *,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Give the name of a node free for another machine, which then waits for approval."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         answer = api.post(f"/api/nodes/{segment(node)}/reset-credential", Because(reason=reason or ""))
-    _tell(node, answer, "is free for the next machine that registers under that name", as_json=as_json)
+    _tell(node, answer, "is free for the next machine that registers under that name", as_json=link.as_json)
 
 
 def _tell(node: str, answer: object, sentence: str, *, as_json: bool) -> None:

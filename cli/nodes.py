@@ -7,9 +7,9 @@ from rich.markup import escape
 
 from cli import invite, labels, node_life
 from cli.client import ApiClient, Given, read, segment
-from cli.connection import connect
 from cli.failures import CommandFailed
-from cli.options import Home, Json, NodeName, Reason, Token, Url
+from cli.grouped import Link, grouped
+from cli.options import NodeName, Reason
 from cli.render import Column, ago, facts, local_time, make_console, print_json, size, table, word
 from cli.render import show as display
 from contracts.messages import Installed
@@ -54,9 +54,9 @@ COLUMNS: list[Column[NodeView]] = [
 
 def register(app: typer.Typer) -> None:
     nodes = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-    nodes.command("ls")(list_nodes)
-    nodes.command("show")(show)
-    nodes.command("approve")(approve)
+    nodes.command("ls")(grouped(list_nodes))
+    nodes.command("show")(grouped(show))
+    nodes.command("approve")(grouped(approve))
     labels.register(nodes)
     node_life.register(nodes)
     invite.register(nodes)
@@ -70,16 +70,13 @@ def list_nodes(
     backend: Having = None,
     text: Containing = None,
     sort: Sort = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """List the nodes, with the status each has at this moment."""
     asked: dict[str, Given] = {"selector": where, "status": status, "backend": backend, "text": text, "sort": sort}
-    with connect(url, token, home) as api:
+    with link.api() as api:
         nodes = [read(NodeView, entry) for entry in api.get("/api/nodes", **asked)]
-    if as_json:
+    if link.as_json:
         return print_json(nodes)
     console = make_console()
     if not nodes:
@@ -94,12 +91,12 @@ def _hint_at_pending(nodes: list[NodeView]) -> None:
             typer.echo(f"\n{node.name} waits for approval: nodesmith nodes approve {node.name}")
 
 
-def show(node: NodeName, *, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+def show(node: NodeName, *, link: Link) -> None:
     """Show one node: the facts, the status that follows from them, and what it says is on its disk."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         view = read(NodeView, api.get(f"/api/nodes/{segment(node)}"))
         backends = _on_disk(api, view)
-    if as_json:
+    if link.as_json:
         listed = None if backends is None else [entry.model_dump(mode="json") for entry in backends]
         return print_json({**view.model_dump(mode="json"), "backends": listed})
     return display(make_console(), facts([*describe(view), ("backends", escape(_backends(backends)))]))
@@ -164,15 +161,12 @@ def approve(
     node: NodeName,
     *,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Approve a node: from now on it gets work, and its credentials for the bus."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         api.post(f"/api/nodes/{segment(node)}/approve", reason=reason)
         view = read(NodeView, api.get(f"/api/nodes/{segment(node)}"))
-    if as_json:
+    if link.as_json:
         return print_json(view)
     return typer.echo(f"{view.name} is approved; its status is {view.status}.")

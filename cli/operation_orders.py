@@ -7,9 +7,9 @@ from rich.markup import escape
 
 from cli.backend_changes import announcement
 from cli.client import ApiClient, read, segment
-from cli.connection import connect
 from cli.failures import NOT_DONE
-from cli.options import Home, Json, Reason, Token, Url
+from cli.grouped import Link, grouped
+from cli.options import Reason
 from cli.render import Column, make_console, print_json, print_json_line, table, word
 from cli.render import show as display
 from cli.watch import watch
@@ -48,7 +48,7 @@ COLUMNS: list[Column[BulkItem]] = [
 
 def register(operations: typer.Typer) -> None:
     for name, command in (("cancel", cancel), ("retry", retry), ("dismiss", dismiss)):
-        operations.command(name)(command)
+        operations.command(name)(grouped(command))
 
 
 def cancel(
@@ -62,10 +62,7 @@ def cancel(
     keep: Annotated[bool, typer.Option("--keep", help="Keep what was downloaded for a later try.")] = False,
     force: Annotated[bool, typer.Option("--force", help="End it without the node's word; by id only.")] = False,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Cancel one operation by its id, or all that match a filter; returns as soon as that is durable.
 
@@ -73,13 +70,13 @@ def cancel(
     """
     mode = CancelMode.KEEP if keep else CancelMode.DISCARD
     wanted = _filter(op_id, node=node, backend=backend, state=state, batch=batch)
-    with connect(url, token, home) as api:
+    with link.api() as api:
         if op_id is not None:
             body = CancelBody.model_construct(reason=reason or "", mode=mode, force=force)
-            return _cancel_one(api, op_id, body, as_json=as_json)
+            return _cancel_one(api, op_id, body, as_json=link.as_json)
         order = wanted.model_copy(update={"reason": reason or "", "mode": mode, "preview": not yes})
         result = read(BulkResult, api.post("/api/operations/cancel", order))
-    return _tell(result, "cancel", as_json=as_json)
+    return _tell(result, "cancel", as_json=link.as_json)
 
 
 def _cancel_one(api: ApiClient, op_id: str, body: CancelBody, *, as_json: bool) -> None:
@@ -95,23 +92,20 @@ def retry(
     *,
     wait: Annotated[bool, typer.Option("--watch", help="Stay until it ends; Ctrl-C leaves it running.")] = False,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Ask again for an operation that did not succeed: a new one that names the old. Nothing is fetched twice."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         body = RetryBody.model_construct(reason=reason or "")
         accepted = read(JobAccepted, api.post(f"/api/operations/{segment(op_id)}/retry", body))
-        if as_json and wait:
+        if link.as_json and wait:
             print_json_line({"type": "accepted", **accepted.model_dump(mode="json")})
-        elif as_json:
+        elif link.as_json:
             print_json(accepted)
         else:
             typer.echo(announcement(accepted))
         if wait:
-            raise typer.Exit(watch(api, accepted.jobID, as_json=as_json, patient=True))
+            raise typer.Exit(watch(api, accepted.jobID, as_json=link.as_json, patient=True))
 
 
 def dismiss(
@@ -123,19 +117,16 @@ def dismiss(
     batch: OfBatch = None,
     yes: Yes = False,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Take operations that ended badly off the list, one by its id or all that match; history keeps them."""
     wanted = _filter(op_id, node=node, backend=backend, state=state, batch=batch)
-    with connect(url, token, home) as api:
+    with link.api() as api:
         if op_id is not None:
-            return _dismiss_one(api, op_id, as_json=as_json)
+            return _dismiss_one(api, op_id, as_json=link.as_json)
         order = wanted.model_copy(update={"reason": reason or "", "preview": not yes})
         result = read(BulkResult, api.post("/api/operations/dismiss", order))
-    return _tell(result, "dismiss", as_json=as_json)
+    return _tell(result, "dismiss", as_json=link.as_json)
 
 
 def _dismiss_one(api: ApiClient, op_id: str, *, as_json: bool) -> None:

@@ -8,9 +8,8 @@ from rich.markup import escape
 
 from cli import history, operation_orders
 from cli.client import read
-from cli.connection import connect
 from cli.follow import fetch
-from cli.options import Home, Json, Token, Url
+from cli.grouped import Link, grouped
 from cli.render import Column, ago, duration, facts, local_time, make_console, print_json, size, table, word
 from cli.render import show as display
 from cli.watch import gauge, headline, watch
@@ -41,9 +40,9 @@ TIMELINE: list[Column[OperationEvent]] = [
 
 def register(app: typer.Typer) -> None:
     operations = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-    operations.command("ls")(list_operations)
-    operations.command("show")(show)
-    operations.command("watch")(watch_operation)
+    operations.command("ls")(grouped(list_operations))
+    operations.command("show")(grouped(show))
+    operations.command("watch")(grouped(watch_operation))
     operation_orders.register(operations)
     history.register(operations)
     summary = "List, show, watch, cancel, retry and dismiss operations; their history."
@@ -56,16 +55,13 @@ def list_operations(
     node: Annotated[str | None, typer.Option(help="Only those of this node.", show_default=False)] = None,
     state: Annotated[str | None, typer.Option(help="Only those in this state.", show_default=False)] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many, newest first.")] = 50,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """List what is open, and what ended badly and was not dismissed."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         answer = api.get("/api/operations", all=everything, node=node, state=state, limit=limit)
     operations = [read(OperationView, entry) for entry in answer["operations"]]
-    if as_json:
+    if link.as_json:
         return print_json(operations)
     console = make_console()
     if answer.get("stale_since"):
@@ -75,11 +71,11 @@ def list_operations(
     return display(console, table(operations, COLUMNS, console.width))
 
 
-def show(op_id: OpId, *, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+def show(op_id: OpId, *, link: Link) -> None:
     """Show one operation: where it stands, why, and its whole story."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         operation = fetch(api, op_id)
-    if as_json:
+    if link.as_json:
         return print_json(operation)
     console = make_console()
     return display(console, page(operation, console.width))
@@ -135,12 +131,10 @@ def _ended(operation: OperationDetail) -> str:
     return f"{local_time(operation.ended_at)}, after {took}"
 
 
-def watch_operation(
-    op_id: OpId, *, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False
-) -> None:
+def watch_operation(op_id: OpId, *, link: Link) -> None:
     """Watch one operation until it ends.
 
     Exit code: 0 it succeeded, 1 it did not, 130 after Ctrl-C (the operation goes on).
     """
-    with connect(url, token, home) as api:
-        raise typer.Exit(watch(api, op_id, as_json=as_json))
+    with link.api() as api:
+        raise typer.Exit(watch(api, op_id, as_json=link.as_json))

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from cli.client import read, segment
-from cli.connection import connect
 from cli.failures import CommandFailed
-from cli.options import Home, Json, Reason, Token, Url
+from cli.grouped import Link, grouped
+from cli.options import Json, Reason
 from cli.render import print_json, size
 from contracts.galleries import UploadView
 from gallery.archive import digest, pack
@@ -24,7 +24,7 @@ Name = Annotated[str, typer.Option("--name", help="Default: the name of the fold
 def register(app: typer.Typer) -> None:
     backend = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
     backend.command("pack")(pack_folder)
-    backend.command("upload")(upload)
+    backend.command("upload")(grouped(upload))
     app.add_typer(backend, name="backend", help="Make a backend of your own: pack it, upload it.")
 
 
@@ -72,10 +72,7 @@ def upload(
     description: Annotated[str, typer.Option(help="One line for the catalogue.")] = "",
     tag: Annotated[list[str] | None, typer.Option("--tag", help="May be repeated.")] = None,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Upload an archive into the built-in gallery: nodes fetch it from the API, no other server is needed."""
     named = _ARCHIVE.fullmatch(file.name)
@@ -83,7 +80,7 @@ def upload(
     wanted = version or (named["version"] if named else "")
     path = f"/api/uploads/{segment(called)}/{segment(wanted)}"
     try:
-        with file.open("rb") as content, connect(url, token, home) as api:
+        with file.open("rb") as content, link.api() as api:
             sha256 = digest(file)
             kept = read(
                 UploadView,
@@ -91,7 +88,7 @@ def upload(
             )
     except OSError as error:
         raise CommandFailed(f"{file} cannot be read ({error.strerror}).", "Name an archive.", code="no_file") from error
-    if as_json:
+    if link.as_json:
         return print_json(kept)
     return typer.echo(
         f"Uploaded {kept.name} {kept.version} ({size(kept.size)}).\n"

@@ -8,9 +8,9 @@ import typer
 from rich.markup import escape
 
 from cli.client import read, segment
-from cli.connection import connect
 from cli.failures import CommandFailed
-from cli.options import Home, Json, Reason, Token, Url
+from cli.grouped import Link, grouped
+from cli.options import Reason
 from cli.render import Column, ago, make_console, print_json, show, table
 from contracts.sources import SourceRequest, SourceView
 
@@ -29,17 +29,17 @@ COLUMNS: list[Column[SourceView]] = [
 
 def register(app: typer.Typer) -> None:
     sources = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-    sources.command("ls")(list_sources)
-    sources.command("add")(add)
-    sources.command("rm")(remove)
+    sources.command("ls")(grouped(list_sources))
+    sources.command("add")(grouped(add))
+    sources.command("rm")(grouped(remove))
     app.add_typer(sources, name="sources", help="Say how hosts are reached: password, certificates, proxy.")
 
 
-def list_sources(*, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+def list_sources(*, link: Link) -> None:
     """List the hosts for which something is set; never the passwords."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         views = [read(SourceView, entry) for entry in api.get("/api/sources")]
-    if as_json:
+    if link.as_json:
         return print_json(views)
     console = make_console()
     return show(console, table(views, COLUMNS, console.width) if views else "Nothing is set for any host.")
@@ -57,10 +57,7 @@ def add(
     ] = None,
     proxy: Annotated[str, typer.Option(metavar="URL", help="Reach the host through this proxy.")] = "",
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Say how a host is reached, by nodes and for galleries; what was set before is replaced.
 
@@ -69,18 +66,18 @@ def add(
     body = SourceRequest.model_construct(
         username=username, password=_password() if password_stdin else "", ca=_certificates(ca), proxy=proxy
     )
-    with connect(url, token, home) as api:
+    with link.api() as api:
         view = read(SourceView, api.put(f"/api/sources/{segment(host)}", body, reason=reason))
-    if as_json:
+    if link.as_json:
         return print_json(view)
     return typer.echo(f"Set for {view.host}.")
 
 
-def remove(host: Host, *, reason: Reason = None, url: Url = None, token: Token = None, home: Home = None) -> None:
+def remove(host: Host, *, reason: Reason = None, link: Link) -> None:
     """Forget what was set for a host."""
-    with connect(url, token, home) as api:
-        api.delete(f"/api/sources/{segment(host)}", reason=reason)
-    typer.echo(f"Nothing is set for {host} any more.")
+    with link.api() as api:
+        answer = api.delete(f"/api/sources/{segment(host)}", reason=reason)
+    print_json(answer) if link.as_json else typer.echo(f"Nothing is set for {host} any more.")
 
 
 def _password() -> str:

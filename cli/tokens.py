@@ -7,9 +7,9 @@ from pydantic import TypeAdapter, ValidationError
 from rich.markup import escape
 
 from cli.client import read, segment
-from cli.connection import connect
 from cli.failures import CommandFailed
-from cli.options import Home, Json, Reason, Token, Url
+from cli.grouped import Link, grouped
+from cli.options import Reason
 from cli.render import Column, ago, local_time, make_console, print_json, table
 from cli.render import show as display
 from contracts.access import TokenCreated, TokenRequest, TokenView
@@ -31,9 +31,9 @@ COLUMNS: list[Column[TokenView]] = [
 
 def register(app: typer.Typer) -> None:
     tokens = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-    tokens.command("create")(create)
-    tokens.command("ls")(list_tokens)
-    tokens.command("revoke")(revoke)
+    tokens.command("create")(grouped(create))
+    tokens.command("ls")(grouped(list_tokens))
+    tokens.command("revoke")(grouped(revoke))
     app.add_typer(tokens, name="tokens", help="Make, list and revoke tokens with a role.")
 
 
@@ -43,27 +43,24 @@ def create(
     role: Annotated[Role, typer.Option("--role", help="viewer reads, operator runs operations, admin decides.")],
     ttl: Annotated[str, typer.Option("--ttl", help="How long it is good: 12h, 90d, or never.")] = "90d",
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Make a token and print its secret: it is shown this once, only its hash is kept."""
     request = TokenRequest.model_construct(name=name, role=role, expires_in_s=seconds(ttl))
-    with connect(url, token, home) as api:
+    with link.api() as api:
         made = read(TokenCreated, api.post("/api/tokens", request, reason=reason))
-    if as_json:
+    if link.as_json:
         return print_json(made)
     ends = f"until {local_time(made.expires_at)}" if made.expires_at else "until it is revoked"
     typer.echo(f"{made.name} is {made.role}, {ends}. This is shown once:", err=True)
     return typer.echo(made.token)
 
 
-def list_tokens(*, url: Url = None, token: Token = None, home: Home = None, as_json: Json = False) -> None:
+def list_tokens(*, link: Link) -> None:
     """List the tokens, those in force first."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         tokens = [read(TokenView, entry) for entry in api.get("/api/tokens")]
-    if as_json:
+    if link.as_json:
         return print_json(tokens)
     console = make_console()
     if not tokens:
@@ -75,15 +72,12 @@ def revoke(
     name: Annotated[str, typer.Argument(metavar="TOKEN", help="Name or id of the token.", show_default=False)],
     *,
     reason: Reason = None,
-    url: Url = None,
-    token: Token = None,
-    home: Home = None,
-    as_json: Json = False,
+    link: Link,
 ) -> None:
     """Revoke a token: it opens nothing any more, nor do the browsers it signed in."""
-    with connect(url, token, home) as api:
+    with link.api() as api:
         revoked = read(TokenView, api.delete(f"/api/tokens/{segment(name)}", reason=reason))
-    if as_json:
+    if link.as_json:
         return print_json(revoked)
     return typer.echo(f"{revoked.name} ({revoked.role}) is revoked.")
 

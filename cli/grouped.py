@@ -1,0 +1,108 @@
+"""Options that belong together: declared once, as the fields of a dataclass, for every command that takes it."""
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from cli.client import ApiClient
+from cli.connection import connect
+from cli.options import Home, Json, Reason, Token, Url
+
+
+@dataclass(frozen=True)
+class Link:
+    """Where the API is, and whether a program reads the answer."""
+
+    url: Url = None
+    token: Token = None
+    home: Home = None
+    as_json: Json = False
+
+    def api(self) -> ApiClient:
+        return connect(self.url, self.token, self.home)
+
+
+@dataclass(frozen=True)
+class Targets:
+    """On which nodes, how many at a time, and why."""
+
+    on: Annotated[
+        list[str] | None,
+        typer.Option("--on", metavar="NODE", help="Name or id of a node; may be repeated.", show_default=False),
+    ] = None
+    where: Annotated[
+        str, typer.Option("--where", metavar="SELECTOR", help="On the nodes with these labels.", show_default=False)
+    ] = ""
+    everywhere: Annotated[bool, typer.Option("--all", help="On every node.")] = False
+    on_drained: Annotated[bool, typer.Option("--on-drained", help="Also on nodes that are drained, on purpose.")] = (
+        False
+    )
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done on each node; start nothing.")] = (
+        False
+    )
+    max_parallel: Annotated[
+        int | None, typer.Option(min=0, help="Nodes at a time; 0 = all at once.  [default: 20]")
+    ] = None
+    max_failures: Annotated[
+        int | None,
+        typer.Option(min=1, help="Stop after so many.  [default: 3; for installs: never]", show_default=False),
+    ] = None
+    wait: Annotated[bool, typer.Option("--watch", help="Stay until it ends; Ctrl-C leaves it running.")] = False
+    reason: Reason = None
+
+    def said(self) -> dict[str, Any]:
+        """As the fields of a request; what was not said is left to the API."""
+        if sum(map(bool, (self.on, self.where, self.everywhere))) != 1:
+            raise typer.BadParameter("Say where: --on NODE, --where SELECTOR or --all, and only one of them.")
+        said = {
+            "nodes": self.on or [],
+            "selector": self.where,
+            "everywhere": self.everywhere,
+            "on_drained": self.on_drained,
+            "dry_run": self.dry_run,
+            "max_parallel": self.max_parallel,
+            "max_failures": self.max_failures,
+            "reason": self.reason,
+        }
+        return {option: value for option, value in said.items() if value is not None}
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameters may be groups: typer sees their fields, the command gets them filled in."""
+    signature = inspect.signature(command, eval_str=True)
+    groups: dict[str, Any] = {
+        name: parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if dataclasses.is_dataclass(parameter.annotation)
+    }
+    flat = list(_flat(signature, groups))
+
+    @functools.wraps(command)
+    def taking(**given: Any) -> None:
+        filled = {
+            name: group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
+            for name, group in groups.items()
+        }
+        command(**given, **filled)
+
+    taking.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]
+    taking.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    return taking
+
+
+def _flat(signature: inspect.Signature, groups: dict[str, Any]) -> Iterator[inspect.Parameter]:
+    for name, parameter in signature.parameters.items():
+        if name not in groups:
+            yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            continue
+        hints = typing.get_type_hints(groups[name], include_extras=True)
+        for field in dataclasses.fields(groups[name]):
+            yield inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+            )
