@@ -13,8 +13,9 @@ import structlog
 from pydantic import Field
 
 from agent.durable import write_durably
-from contracts.messages import Command, Message, Outcome, Result
-from domain.operation import Reason
+from agent.progress import progress_of
+from contracts.messages import Command, Message, Outcome, Progress, Result
+from domain.operation import Phase, Reason
 from domain.wire import WireEnum
 
 log = structlog.stdlib.get_logger(__name__)
@@ -42,8 +43,14 @@ class Entry(Message):
     fence: int = 0
     command: Command = Command()
     outcome: Outcome | None = None
+    phase: Phase = Phase.UNKNOWN
     bytes_done: int = 0
+    bytes_total: int = 0
     at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+
+    def progress(self) -> Progress:
+        """How far it was when this was written down."""
+        return progress_of(self.command, self.fence, self.phase, self.bytes_done, self.bytes_total)
 
     def interrupted(self) -> "Entry":
         """What a running operation is once its agent has ended."""

@@ -93,6 +93,7 @@ class Agent:
             self._workshop.installer,
             NodeReports(bus, identity.node_id),
             progress_every=self._settings.progress_interval.total_seconds(),
+            journal_every=self._settings.journal_interval.total_seconds(),
         )
         models = self._workshop.models
         await serve(bus, identity.node_id, Desk(operations, self._workshop.installer, models, orders.put_nowait))

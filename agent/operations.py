@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -59,11 +59,21 @@ def _may_begin_again(known: Entry, fence: int) -> bool:
 class Operations:
     """One operation at a time on each backend, different backends side by side; answers are given at once."""
 
-    def __init__(self, journal: Journal, performer: Performer, reporter: Reporter, *, progress_every: float) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        performer: Performer,
+        reporter: Reporter,
+        *,
+        progress_every: float,
+        journal_every: float = 0.0,
+    ) -> None:
+        """`journal_every`: how often it is written down how far a job is; 0 is never."""
         self._journal = journal
         self._performer = performer
         self._reporter = reporter
         self._progress_every = progress_every
+        self._journal_every = journal_every
         self._jobs: dict[str, Job] = {}
         self._holders: dict[str, str] = {}
         self._behind: set[asyncio.Task[None]] = set()
@@ -109,7 +119,7 @@ class Operations:
             op_id=known.op_id,
             standing=OpStanding.RUNNING if job else standing,
             fence=known.fence,
-            progress=job.gauge.now() if job else None,
+            progress=job.gauge.now() if job else known.progress() if interrupted else None,
             outcome=None if job else known.outcome,
         )
 
@@ -167,7 +177,9 @@ class Operations:
     # the work -------------------------------------------------------------------------------------------------
 
     async def _run(self, job: Job) -> None:
+        noting = asyncio.create_task(self._note_now_and_then(job))
         await job.work(self._performer)
+        noting.cancel()
         await job.gauge.close()
         outcome = _outcome_of(job)
         await self._record(_ended(job, outcome))
@@ -176,6 +188,16 @@ class Operations:
         job.mark_ended()
         log.info("ended", op_id=outcome.op_id, result=outcome.result, reason=outcome.reason, error=outcome.error)
         self.say(outcome)
+
+    async def _note_now_and_then(self, job: Job) -> None:
+        """How far it is, for whoever asks after a crash; seldom, because each note waits for the disk."""
+        while self._journal_every:
+            await asyncio.sleep(self._journal_every)
+            known, reached = self._journal.get(job.command.op_id), _reached(job)
+            is_news = known is not None and any(getattr(known, name) != value for name, value in reached.items())
+            # A tombstone has the last word: nothing is written over it.
+            if known is not None and known.standing is Standing.RUNNING and is_news:
+                await self._record(known.model_copy(update=reached))
 
     async def _record(self, entry: Entry) -> None:
         """A full disk must not take away what is known in memory."""
@@ -243,8 +265,13 @@ def _ended(job: Job, outcome: Outcome) -> Entry:
         fence=job.gauge.fence,
         command=job.command,
         outcome=outcome,
-        bytes_done=job.gauge.bytes_done,
+        **_reached(job),
     )
+
+
+def _reached(job: Job) -> dict[str, Any]:
+    gauge = job.gauge
+    return {"phase": gauge.phase, "bytes_done": gauge.bytes_done, "bytes_total": gauge.bytes_total}
 
 
 def _tombstone(known: Entry | None, op_id: str) -> Entry:

@@ -33,8 +33,16 @@ class Gauge:
         self._publisher = asyncio.create_task(self._publish_moves())
 
     @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
     def bytes_done(self) -> int:
         return self._done
+
+    @property
+    def bytes_total(self) -> int:
+        return self._total
 
     def move(self, phase: Phase, done: int | None = None, total: int | None = None) -> None:
         """Note where the operation is; bytes never go back."""
@@ -52,22 +60,9 @@ class Gauge:
     def now(self) -> Progress:
         rate = self._rate()
         left = max(self._total - self._done, 0)
-        return Progress(
-            op_id=self._command.op_id,
-            backend=self._command.backend,
-            family=self._command.family,
-            file_name=self._command.uri.rsplit("/", 1)[-1],
-            current=human_size(self._done),
-            total=human_size(self._total),
-            percentage=round(min(100.0 * self._done / self._total, _ALMOST), 1) if self._total else 0.0,
-            phase=self._phase,
-            fence=self.fence,
-            seq=self._seq,
-            bytes_done=self._done,
-            bytes_total=self._total,
-            rate=round(rate, 1),
-            eta_s=round(left / rate, 1) if rate and left else None,
-        )
+        reached = progress_of(self._command, self.fence, self._phase, self._done, self._total)
+        eta_s = round(left / rate, 1) if rate and left else None
+        return reached.model_copy(update={"seq": self._seq, "rate": round(rate, 1), "eta_s": eta_s})
 
     async def close(self) -> None:
         """Say the last value that nobody has heard yet."""
@@ -98,6 +93,23 @@ class Gauge:
             return 0.0
         (began, first), (ended, last) = self._samples[0], self._samples[-1]
         return (last - first) / (ended - began) if ended > began else 0.0
+
+
+def progress_of(command: Command, fence: int, phase: Phase, done: int, total: int) -> Progress:
+    """How far an operation is, in the words of the wire."""
+    return Progress(
+        op_id=command.op_id,
+        backend=command.backend,
+        family=command.family,
+        file_name=command.uri.rsplit("/", 1)[-1].partition("@")[0],
+        current=human_size(done),
+        total=human_size(total),
+        percentage=round(min(100.0 * done / total, _ALMOST), 1) if total else 0.0,
+        phase=phase,
+        fence=fence,
+        bytes_done=done,
+        bytes_total=total,
+    )
 
 
 def human_size(size: int) -> str:

@@ -33,6 +33,8 @@ class AgentSettings(BaseSettings):
     """how often the node says that it is there"""
     progress_interval: Duration = timedelta(milliseconds=250)
     """at most one report of progress in this time"""
+    journal_interval: Duration = timedelta(seconds=2)
+    """how often phase and bytes of what runs are written down, if they have changed"""
     header_timeout: Duration = timedelta(seconds=30)
     """a source that has not begun to answer after so long is asked again"""
     idle_timeout: Duration = timedelta(seconds=60)

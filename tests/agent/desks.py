@@ -16,6 +16,7 @@ class Hands:
 
     def __init__(self) -> None:
         self.begun: list[str] = []
+        self.jobs: dict[str, Job] = {}
         self.discarded: list[str] = []
         self.commits: set[str] = set()
         self._words: dict[str, asyncio.Future[str]] = {}
@@ -26,6 +27,7 @@ class Hands:
         command = job.command
         assert command.family not in self.working
         self.begun.append(command.op_id)
+        self.jobs[command.op_id] = job
         self.working[command.family] = command.op_id
         self._words[command.op_id] = asyncio.get_running_loop().create_future()
         try:
@@ -72,11 +74,11 @@ class Notes:
 class Bench:
     """Desk, hands and notes together."""
 
-    def __init__(self, journal: Journal | None = None) -> None:
+    def __init__(self, journal: Journal | None = None, *, journal_every: float = 0.01) -> None:
         self.hands = Hands()
         self.notes = Notes()
         self.journal = journal or MemoryJournal()
-        self.desk = Operations(self.journal, self.hands, self.notes, progress_every=0.01)
+        self.desk = Operations(self.journal, self.hands, self.notes, progress_every=0.01, journal_every=journal_every)
 
     async def send(self, command: Command) -> CommandReply:
         reply = await self.desk.command(command)

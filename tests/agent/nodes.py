@@ -43,7 +43,7 @@ class Node:
         self.home.mkdir(exist_ok=True)
         token = self.home / "registration-token"
         token.write_text(self.site.registration_token)
-        defaults = {"disk_headroom": 0, "source_tries": 1, "heartbeat_interval": 0.2}
+        defaults = {"disk_headroom": 0, "source_tries": 1, "heartbeat_interval": 0.2, "journal_interval": 0.05}
         return {"url": self.site.url, "name": self.name, "home": self.home, "token_file": token} | defaults | settings
 
     async def linked(self) -> None:
@@ -97,6 +97,9 @@ class Node:
 
     def live(self, family: str = "echo") -> Path:
         return self.home / "backends" / family / "current"
+
+    def journal(self, op_id: str) -> str:
+        return (self.home / "journal" / f"{op_id}.json").read_text()
 
     def partial_bytes(self) -> int:
         return sum(path.stat().st_size for path in (self.home / "downloads").glob("*.part"))

@@ -14,6 +14,7 @@ import pytest
 from bus.commands import NodeClient
 from contracts.messages import Answer, CancelAnswer, CancelCommand, OpStanding, Outcome, Result
 from domain.errors import NodeAway
+from domain.operation import Phase
 from tests.agent.archives import big, packed
 from tests.agent.nodes import LONG, Node
 from tests.agent.waiting import until
@@ -83,6 +84,7 @@ async def begin_and_wait_at_half(node: Node, **fields: Any) -> Any:
 async def test_a_killed_agent_resumes_nothing_by_itself_and_everything_when_told(process: Process):
     node = process.node
     command = await begin_and_wait_at_half(node)
+    await until(lambda: f'"bytes_done":{HALF}' in node.journal(command.op_id), within=LONG, pause=0.01)
     async with node.control.attach(node.id, command.op_id) as reports:
         await process.killed()
         await process.start()
@@ -92,6 +94,9 @@ async def test_a_killed_agent_resumes_nothing_by_itself_and_everything_when_told
         assert (report.result, report.fence) == (Result.INTERRUPTED, command.fence)
     asked = await node.control.ask(node.id, command.op_id, within=LONG)
     assert asked.standing is OpStanding.INTERRUPTED
+    assert asked.progress is not None
+    reached = asked.progress.phase, asked.progress.bytes_done, asked.progress.bytes_total
+    assert reached == (Phase.DOWNLOADING, HALF, command.size)
     assert len(node.site.requests(command.uri)) == 1
     node.served(command).gate.set()
     outcome = await node.outcome_of(command)
