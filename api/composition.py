@@ -21,6 +21,7 @@ from bus.commands import NodeClient
 from bus.connection import Bus, connect_control
 from bus.credentials import CredentialIssuer
 from bus.presence import Presence
+from bus.models import ModelsClient
 from bus.reports import ReportHub
 from contracts.temporal import CONTROL_QUEUE
 from domain.errors import InvalidRequest, NodesmithError, ServiceUnavailable
@@ -42,6 +43,7 @@ from services.inventory import Inventory
 from services.invites import Door, Invites
 from services.lifecycle import Lifecycle
 from services.registration import Registration
+from services.models import NodeModels
 from services.stopping import Stopping
 from services.witness import Witness
 from store.audit import AuditTrail
@@ -136,6 +138,7 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
         batches=Batches(database),
         desk=_desk(settings, database, runs, catalogue),
         holding=Holding(Holds(database), operations, runs, utc_now),
+        models=NodeModels(ModelsClient(bus), Presence(bus), utc_now),
         sign_in=SignIn(database),
         access=Access(Tokens(database), SignIn(database), secrets.admin_token, utc_now),
         audit=AuditTrail(database),

@@ -23,6 +23,7 @@ from services.holding import Holding
 from services.inventory import Inventory
 from services.invites import Invites
 from services.lifecycle import Lifecycle
+from services.models import NodeModels
 from services.ports import NodeLink
 from services.registration import Registration
 from services.stopping import Stopping
@@ -54,6 +55,7 @@ class Parts:
     cancellation: Cancellation
     bulk: Bulk
     stopping: Stopping
+    models: NodeModels
     invites: Invites
     batches: Batches
     desk: BatchDesk

@@ -46,6 +46,7 @@ STATUS: dict[type[NodesmithError], int] = {
     errors.UnknownSource: 404,
     errors.NodeNotApproved: 409,
     errors.NodeNotForBackends: 409,
+    errors.NodeCannot: 409,
     errors.NodeDrained: 409,
     errors.NameTaken: 409,
     errors.IdentityInUse: 409,

@@ -126,6 +126,7 @@ ERRORS: dict[str, Words] = {
     "unknown_source": Words("Nothing is set for that host.", "`nodesmith sources ls` lists the hosts."),
     "node_pending": Words("The node waits for approval.", "`nodesmith nodes approve NODE`, then ask again."),
     "node_not_for_backends": Words("The node runs no backends.", "Choose a node of type backend."),
+    "node_cannot": Words("The node cannot do that.", "Read what it says; nothing was changed."),
     "node_drained": Words("The node is drained.", "Resume it, or ask with on_drained=true."),
     "name_taken": Words(
         "Another machine holds that node name.",

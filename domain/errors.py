@@ -162,6 +162,12 @@ class NodeNotForBackends(NodesmithError):
     code = "node_not_for_backends"
 
 
+class NodeCannot(NodesmithError):
+    """The node cannot do that."""
+
+    code = "node_cannot"
+
+
 class NodeDrained(NodesmithError):
     """The node is drained."""
 

@@ -1,14 +1,13 @@
 """What a node does for itself: register, heartbeat, go and come back. Paths, codes and bodies are LocalAI's."""
 
-from typing import Any
-
 from fastapi import APIRouter, Depends, Request
 
-from api.auth import Bearer, Speaker, itself, speaker
+from api.auth import Bearer, Speaker, itself
 from api.parts import PartsOf
 from api.problems import responses
 from contracts.http import Message
 from contracts.messages import Heartbeat, Resources
+from contracts.models_http import NodeModel
 from contracts.node_http import Leaving, RegisterRequest, RegisterResponse
 
 router = APIRouter(prefix="/api/node", tags=["nodes: self-service"], dependencies=[Depends(itself)])
@@ -68,10 +67,10 @@ async def deregister(known: Speaker, request: Request, parts: PartsOf) -> Messag
     return Message(message="node set to offline")
 
 
-@router.get("/{node}/models", dependencies=[Depends(speaker)], responses=responses(404), summary="Models on the node")
-async def models() -> list[dict[str, Any]]:
-    """None: models are not served from here yet. A LocalAI worker asks before it goes."""
-    return []
+@router.get("/{node}/models", response_model_exclude_none=True, responses=responses(404), summary="Models on the node")
+async def models(known: Speaker, parts: PartsOf) -> list[NodeModel]:
+    """What runs there, as the node itself says. A LocalAI worker asks before it goes, and must not wait for itself."""
+    return await parts.models.glanced(known)
 
 
 def _boot(body: bytes) -> str:

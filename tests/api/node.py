@@ -6,6 +6,7 @@ from typing import Any
 
 from bus.commands import serve
 from bus.connection import Bus, node_bus
+from bus.models import serve_models
 from bus.presence import answer_for
 from contracts.messages import (
     BackendList,
@@ -14,8 +15,14 @@ from contracts.messages import (
     Command,
     CommandReply,
     Installed,
+    LogsQuestion,
+    LogsReply,
+    ModelQuestion,
+    ModelReply,
+    ModelStopped,
     OpQuestion,
     OpReply,
+    RunningModels,
     StopOrder,
 )
 from domain.node import NatsCredential
@@ -38,6 +45,21 @@ class Desk:
 
     async def stop_backend(self, command: Command) -> None:
         raise AssertionError(command)
+
+    async def running(self) -> RunningModels:
+        return RunningModels()
+
+    async def unload(self, question: ModelQuestion) -> ModelReply:
+        return ModelReply(success=True)
+
+    async def stop(self, question: ModelQuestion) -> ModelStopped:
+        return ModelStopped(terminated=True, process_key=question.process_key)
+
+    async def delete(self, question: ModelQuestion) -> ModelReply:
+        return ModelReply(success=True)
+
+    async def logs(self, question: LogsQuestion) -> LogsReply:
+        return LogsReply(keys=["echo#0"], key="echo#0", lines=["hello"], cursor=6)
 
     async def stop_node(self, order: StopOrder) -> None:
         raise AssertionError
@@ -64,6 +86,7 @@ async def on_the_bus(node: dict[str, Any], desk: Desk | None = None, *, boot_id:
     try:
         assert await bus.wait_up(10)
         await serve(bus, node["id"], desk or Desk())
+        await serve_models(bus, node["id"], desk or Desk())
         await answer_for(bus, node["id"], boot_id)
         yield bus
     finally:

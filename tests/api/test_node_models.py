@@ -1,0 +1,225 @@
+"""Models and logs of a node over HTTP: the node's own word, LocalAI's shapes, and what is sent to the node."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from contracts.messages import (
+    Command,
+    LogsQuestion,
+    LogsReply,
+    ModelQuestion,
+    ModelReply,
+    ModelStopped,
+    RunningModel,
+    RunningModels,
+)
+from tests.api.node import Desk, on_the_bus
+from tests.api.station import Api, bearer, until
+
+
+class ModelsDesk(Desk):
+    """Two replicas of one model and one other; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ModelQuestion]] = []
+        self.stopped: list[str] = []
+        self.refusal = ""
+        self.more = asyncio.Event()
+
+    async def running(self) -> RunningModels:
+        two = [RunningModel(model_id="llama", replica_index=n, address=f"127.0.0.1:5100{n}") for n in (0, 1)]
+        other = RunningModel(model_id="echo", address="127.0.0.1:51007", backend="echo", version="2")
+        return RunningModels(models=[*two, other])
+
+    async def unload(self, question: ModelQuestion) -> ModelReply:
+        self.asked.append(("unload", question))
+        return ModelReply(success=not self.refusal, error=self.refusal)
+
+    async def stop(self, question: ModelQuestion) -> ModelStopped:
+        self.asked.append(("stop", question))
+        matched = question.model_name == "llama" and not self.refusal
+        return ModelStopped(
+            matched=matched, terminated=not self.refusal, process_key=question.process_key, error=self.refusal
+        )
+
+    async def delete(self, question: ModelQuestion) -> ModelReply:
+        self.asked.append(("delete", question))
+        return ModelReply(success=not self.refusal, error=self.refusal)
+
+    async def logs(self, question: LogsQuestion) -> LogsReply:
+        keys = ["echo#0", "llama#0"]
+        if not question.backend:
+            return LogsReply(keys=keys)
+        if question.backend == "nothing":
+            return LogsReply(keys=keys, error="Nothing of nothing has run here.")
+        if question.cursor is None:
+            return LogsReply(keys=keys, key="echo#0", lines=["one", "two"][-question.lines :], cursor=8)
+        await asyncio.wait_for(self.more.wait(), question.wait_s)
+        return LogsReply(keys=keys, key="echo#0", lines=["three"], cursor=question.cursor + 6)
+
+    async def stop_backend(self, command: Command) -> None:
+        self.stopped.append(command.backend)
+
+
+@pytest.fixture(scope="module")
+async def node(api: Api) -> dict[str, Any]:
+    return await api.approved_node()
+
+
+@pytest.fixture
+async def desk(node: dict[str, Any]) -> AsyncIterator[ModelsDesk]:
+    desk = ModelsDesk()
+    async with on_the_bus(node, desk):
+        yield desk
+
+
+@pytest.mark.usefixtures("desk")
+async def test_models_are_what_the_node_says_runs_in_localais_words(api: Api, node: dict[str, Any]) -> None:
+    models = (await api.http.get(f"/api/nodes/{node['name']}/models")).json()
+    echo = next(each for each in models if each["model_name"] == "echo")
+    said_at = datetime.fromisoformat(echo.pop("updated_at"))
+    assert datetime.fromisoformat(echo.pop("created_at")) == said_at
+    assert echo == {
+        "id": f"{node['id']}/echo#0",
+        "node_id": node["id"],
+        "node_name": node["name"],
+        "model_name": "echo",
+        "replica_index": 0,
+        "address": "127.0.0.1:51007",
+        "state": "loaded",
+        "in_flight": 0,
+        "backend_type": "echo",
+        "version": "2",
+    }
+    assert len(models) == 3
+    itself = await api.http.get(f"/api/node/{node['id']}/models", headers=bearer(node["api_token"]))
+    assert [each["id"] for each in itself.json()] == [each["id"] for each in models]
+
+
+@pytest.mark.usefixtures("desk")
+async def test_models_of_all_healthy_nodes_are_one_list(api: Api, node: dict[str, Any]) -> None:
+    beat = f"/api/node/{node['id']}/heartbeat"
+    silent = await api.approved_node()
+    for each in (node, silent):
+        path = beat.replace(node["id"], each["id"])
+        assert (await api.http.post(path, json={}, headers=bearer(each["api_token"]))).status_code == 200
+    found = await until(lambda: api.http.get("/api/nodes/models"), lambda answer: bool(answer.json()))
+    assert {each["node_id"] for each in found.json()} == {node["id"]}, "who does not answer is left out"
+
+
+async def test_every_replica_is_unloaded_by_its_own_address(api: Api, node: dict[str, Any], desk: ModelsDesk) -> None:
+    path = f"/api/nodes/{node['id']}/models/unload"
+    answer = await api.http.post(path, json={"model_name": "llama", "reason": "memory is short"})
+    assert (answer.status_code, answer.json()) == (200, {"message": "model unloaded"})
+    assert [(what, question.address) for what, question in desk.asked] == [
+        ("unload", "127.0.0.1:51000"),
+        ("unload", "127.0.0.1:51001"),
+    ]
+    again = await api.http.post(path, json={"model_name": "not running"})
+    assert (again.status_code, len(desk.asked)) == (200, 2)
+    entries = (await api.http.get("/api/audit", params={"action": "nodes.models.unload"})).json()["entries"]
+    assert (entries[-1]["target"], entries[-1]["reason"]) == (node["name"], "memory is short")
+    assert entries[-1]["after"] == {"model_name": "llama"}
+
+
+async def test_one_process_is_stopped_where_the_node_says_it_is(
+    api: Api, node: dict[str, Any], desk: ModelsDesk
+) -> None:
+    path = f"/api/nodes/{node['id']}/models/stop"
+    answer = await api.http.post(path, json={"model_name": "llama", "replica_index": 1, "force": True})
+    assert answer.json() == {
+        "message": f"llama#1 on {node['name']} is stopped",
+        "process_key": "llama#1",
+        "was_running": True,
+    }
+    ((_, question),) = desk.asked
+    assert (question.process_key, question.expected_address, question.force) == ("llama#1", "127.0.0.1:51001", True)
+    gone = (await api.http.post(path, json={"model_name": "gone"})).json()
+    assert (gone["was_running"], gone["message"]) == (False, f"gone#0 did not run on {node['name']}")
+
+
+async def test_a_model_is_unloaded_before_its_files_are_deleted(
+    api: Api, node: dict[str, Any], desk: ModelsDesk
+) -> None:
+    answer = await api.http.post(f"/api/nodes/{node['id']}/models/delete", json={"model_name": "echo"})
+    assert (answer.status_code, answer.json()) == (200, {"message": "model deleted from node"})
+    assert [what for what, _ in desk.asked] == ["unload", "delete"]
+
+
+@pytest.mark.parametrize("order", ["unload", "stop", "delete"])
+async def test_what_the_node_refuses_is_told_in_its_words(
+    api: Api, node: dict[str, Any], desk: ModelsDesk, order: str
+) -> None:
+    desk.refusal = "It does not end."
+    answer = await api.http.post(f"/api/nodes/{node['id']}/models/{order}", json={"model_name": "llama"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "node_cannot")
+    assert answer.json()["detail"] == f"Node {node['name']}: It does not end."
+    assert answer.json()["error"]["type"] == "node_error"
+
+
+@pytest.mark.parametrize("order", ["unload", "stop", "delete"])
+async def test_a_model_has_a_name(api: Api, node: dict[str, Any], order: str) -> None:
+    answer = await api.http.post(f"/api/nodes/{node['id']}/models/{order}", json={"model_name": ""})
+    assert (answer.status_code, answer.json()["field"]) == (400, "model_name")
+
+
+async def test_logs_are_read_from_the_end_and_followed(api: Api, node: dict[str, Any], desk: ModelsDesk) -> None:
+    path = f"/api/nodes/{node['id']}/backends/echo/logs"
+    tail = (await api.http.get(path, params={"lines": 1})).json()
+    assert tail == {
+        "node_name": node["name"],
+        "key": "echo#0",
+        "lines": ["two"],
+        "cursor": 8,
+        "keys": ["echo#0", "llama#0"],
+    }
+    following = asyncio.create_task(api.http.get(path, params={"cursor": 8, "wait_s": 20}))
+    desk.more.set()
+    came = (await following).json()
+    assert (came["lines"], came["cursor"]) == (["three"], 14)
+    unknown = await api.http.get(f"/api/nodes/{node['id']}/backends/nothing/logs")
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown_backend")
+    assert node["name"] in unknown.json()["detail"]
+
+
+@pytest.mark.usefixtures("desk")
+async def test_localais_log_routes_have_its_shapes(api: Api, node: dict[str, Any]) -> None:
+    path = f"/api/nodes/{node['id']}/backend-logs"
+    assert (await api.http.get(path)).json() == ["echo#0", "llama#0"]
+    assert (await api.http.get(f"{path}/echo%230")).json() == [
+        {"timestamp": None, "stream": "stdout", "text": text} for text in ("one", "two")
+    ]
+
+
+async def test_a_node_that_is_away_is_named(api: Api) -> None:
+    away = await api.approved_node()
+    for path in ("models", "backends/echo/logs", "backend-logs"):
+        answer = await api.http.get(f"/api/nodes/{away['id']}/{path}")
+        assert (answer.status_code, answer.json()["code"]) == (503, "node_away"), path
+        assert away["name"] in answer.json()["detail"]
+    itself = await api.http.get(f"/api/node/{away['id']}/models", headers=bearer(away["api_token"]))
+    assert (itself.status_code, itself.json()) == (200, []), "a node that goes does not wait for itself"
+
+
+async def test_a_localai_worker_is_told_to_end_the_emptied_process_too(api: Api) -> None:
+    worker = await api.approved_node(protocol=1, address="10.0.0.9:50051", http_address="10.0.0.9:50050")
+    desk = ModelsDesk()
+    async with on_the_bus(worker, desk):
+        answer = await api.http.post(f"/api/nodes/{worker['id']}/models/unload", json={"model_name": "echo"})
+        assert answer.status_code == 200, answer.text
+        await until(lambda: asyncio.sleep(0, desk.stopped), bool)
+        assert desk.stopped == ["echo"]
+        logs = await api.http.get(f"/api/nodes/{worker['id']}/backend-logs")
+        assert (logs.status_code, logs.json()["code"]) == (409, "node_cannot")
+        assert "10.0.0.9:50050" in logs.json()["detail"]
+
+
+async def test_an_agent_node_runs_no_models(api: Api) -> None:
+    agent = await api.approved_node(node_type="agent")
+    assert (await api.http.get(f"/api/nodes/{agent['id']}/models")).json() == []
+    refused = await api.http.post(f"/api/nodes/{agent['id']}/models/unload", json={"model_name": "x"})
+    assert (refused.status_code, refused.json()["code"]) == (409, "node_not_for_backends")
