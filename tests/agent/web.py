@@ -2,6 +2,8 @@
 
 import json
 import re
+import ssl
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from bus.credentials import CredentialIssuer
+from stack.certificates import Certificates
 
 _BLOCK = 64 * 1024
 
@@ -288,14 +291,24 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 512
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever does not trust us hangs up in the handshake."""
+        if not isinstance(sys.exception(), ssl.SSLError | OSError):
+            super().handle_error(request, client_address)
+
 
 @contextmanager
-def running(port: int = 0) -> Iterator[Web]:
-    """Serve on a free port of the loopback until the block ends."""
+def running(port: int = 0, certificates: Certificates | None = None) -> Iterator[Web]:
+    """Serve on a free port of the loopback until the block ends; with certificates, over TLS."""
     web = Web()
     handler = type("Handler", (_Handler,), {"web": web})
     server = _Server(("127.0.0.1", port), handler)
-    web.url = f"http://127.0.0.1:{server.server_port}"
+    web.url = f"http{'s' if certificates else ''}://127.0.0.1:{server.server_port}"
+    if certificates:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(certificates.server, certificates.server_key)
+        # The handshake is made by the thread of its connection: one that hangs keeps nobody else waiting.
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
