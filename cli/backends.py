@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from cli import backend_changes
+from cli import backend_changes, logs
 from cli.client import read
 from cli.grouped import Link, grouped
 from cli.render import Column, make_console, print_json, show, size, table
@@ -29,7 +29,9 @@ def register(app: typer.Typer) -> None:
     backends = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
     backends.command("ls")(grouped(list_backends))
     backend_changes.register(backends)
-    app.add_typer(backends, name="backends", help="List the backends there are; install, upgrade, roll back, remove.")
+    logs.register(backends)
+    summary = "List the backends there are; install, upgrade, roll back, remove; logs, stop."
+    app.add_typer(backends, name="backends", help=summary)
 
 
 def list_backends(

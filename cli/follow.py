@@ -35,12 +35,12 @@ def follow(
     `patient`: it is known to exist, so an API that does not answer the first question is no reason to give up.
     """
     operation: OperationDetail | None = None
-    waits = _pauses()
+    waits = pauses()
     while operation is None or operation.state not in ENDED:
         try:
             for news in _listen(api, op_id, operation):
                 if isinstance(news, OperationDetail):
-                    operation, waits = news, _pauses()
+                    operation, waits = news, pauses()
                 yield news
         except (CommandFailed, httpx2.TransportError) as error:
             if not _may_pass(error) or (operation is None and not patient):
@@ -49,7 +49,7 @@ def follow(
             pause(next(waits))
 
 
-def _pauses() -> Iterator[float]:
+def pauses() -> Iterator[float]:
     pause = _FIRST_PAUSE
     while True:
         yield pause

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from cli import invite, labels, node_life
+from cli import invite, labels, node_life, overrides
 from cli.client import ApiClient, Given, read, segment
 from cli.failures import CommandFailed
 from cli.grouped import Link, grouped
@@ -58,6 +58,7 @@ def register(app: typer.Typer) -> None:
     nodes.command("show")(grouped(show))
     nodes.command("approve")(grouped(approve))
     labels.register(nodes)
+    overrides.register(nodes)
     node_life.register(nodes)
     invite.register(nodes)
     app.add_typer(nodes, name="nodes", help="List nodes, look at one; approve, drain, resume, remove.")

@@ -39,5 +39,6 @@ Home = Annotated[
     ),
 ]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the node.", show_default=False)]
+OnNode = Annotated[str, typer.Option("--on", metavar="NODE", help="Name or id of the node.", show_default=False)]
 Reason = Annotated[str | None, typer.Option("--reason", help="Why; kept in the audit trail.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs; its fields are only ever added to.")]

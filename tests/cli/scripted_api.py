@@ -69,7 +69,7 @@ def scripted_api() -> Iterator[ScriptedApi]:
         def do_POST(self) -> None:
             script.take(self)(self)
 
-        do_PATCH = do_DELETE = do_POST  # noqa: N815 - the names that the server calls
+        do_PATCH = do_PUT = do_DELETE = do_POST  # noqa: N815 - the names that the server calls
 
         def log_message(self, *_: object) -> None: ...
 

@@ -1,0 +1,83 @@
+"""`nodesmith models`: what runs on the nodes, and ending it."""
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from cli.client import read, segment
+from cli.grouped import Link, grouped
+from cli.options import OnNode, Reason
+from cli.render import Column, make_console, print_json, show, table
+from contracts.http import Message
+from contracts.models_http import ModelBody, ModelStopBody, ModelStopView, NodeModel
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Model, as `models ls` names it.", show_default=False)]
+
+COLUMNS: list[Column[NodeModel]] = [
+    Column("NODE", lambda model: escape(model.node_name)),
+    Column("MODEL", lambda model: escape(model.model_name), may_wrap=True),
+    Column("REPLICA", lambda model: str(model.replica_index), right=True),
+    Column("BACKEND", lambda model: escape(f"{model.backend_type or ''} {model.version}".strip())),
+    Column("ADDRESS", lambda model: escape(model.address)),
+]
+
+
+def register(app: typer.Typer) -> None:
+    models = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+    for name, command in (("ls", list_models), ("stop", stop), ("unload", unload), ("rm", remove)):
+        models.command(name)(grouped(command))
+    app.add_typer(models, name="models", help="List what runs on the nodes; stop, unload, delete.")
+
+
+def list_models(
+    *,
+    on: Annotated[
+        str | None, typer.Option("--on", metavar="NODE", help="Only on this node.", show_default=False)
+    ] = None,
+    link: Link,
+) -> None:
+    """List what runs, as the nodes themselves say now. Without --on, a healthy node that is slow is left out."""
+    with link.api() as api:
+        path = f"/api/nodes/{segment(on)}/models" if on else "/api/nodes/models"
+        models = [read(NodeModel, entry) for entry in api.get(path)]
+    if link.as_json:
+        return print_json(models)
+    console = make_console()
+    if not models:
+        return console.print("Nothing runs. `nodesmith backends install NAME --on NODE --start` starts a backend.")
+    return show(console, table(models, COLUMNS, console.width))
+
+
+def stop(
+    name: Name,
+    *,
+    on: OnNode,
+    replica: Annotated[int, typer.Option("--replica", min=0, help="Which of its processes.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="At once, without seconds of grace.")] = False,
+    reason: Reason = None,
+    link: Link,
+) -> None:
+    """End one process of a model, and wait for its end."""
+    body = ModelStopBody.model_construct(model_name=name, replica_index=replica, force=force, reason=reason or "")
+    with link.api() as api:
+        stopped = read(ModelStopView, api.post(f"/api/nodes/{segment(on)}/models/stop", body))
+    print_json(stopped) if link.as_json else typer.echo(f"{stopped.message}.")
+
+
+def unload(name: Name, *, on: OnNode, reason: Reason = None, link: Link) -> None:
+    """Free what a model holds on a node, all its replicas; its files stay."""
+    body = ModelBody.model_construct(model_name=name, reason=reason or "")
+    _order(link, f"/api/nodes/{segment(on)}/models/unload", body, f"{name} is unloaded on {on}.")
+
+
+def remove(name: Name, *, on: OnNode, reason: Reason = None, link: Link) -> None:
+    """Unload a model and delete its files from a node."""
+    body = ModelBody.model_construct(model_name=name, reason=reason or "")
+    _order(link, f"/api/nodes/{segment(on)}/models/delete", body, f"{name} is deleted from {on}.")
+
+
+def _order(link: Link, path: str, body: ModelBody, sentence: str) -> None:
+    with link.api() as api:
+        done = read(Message, api.post(path, body))
+    print_json(done) if link.as_json else typer.echo(sentence)

@@ -1,0 +1,152 @@
+"""`nodesmith models`, `backends logs|stop`, `nodes max-replicas|vram-budget`: what is asked, and what is shown."""
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.client import ApiClient
+from cli.failures import CommandFailed
+from cli.follow import LinkLost
+from cli.logs import followed
+from cli.main import make_app
+from contracts.models_http import LogsPage
+from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
+
+NODE = "/api/nodes/a%2Fb"
+MODEL = {
+    "id": "n/echo#0",
+    "node_id": "n",
+    "node_name": "agent-1",
+    "model_name": "echo",
+    "address": "127.0.0.1:51007",
+    "backend_type": "echo",
+    "version": "2",
+    "created_at": "2026-11-16T03:00:00Z",
+    "updated_at": "2026-11-16T03:00:00Z",
+}
+VIEW = {
+    "id": "n",
+    "name": "a/b",
+    "node_type": "backend",
+    "protocol": 2,
+    "status": "healthy",
+    "created_at": "2026-11-16T03:00:00Z",
+    "updated_at": "2026-11-16T03:00:00Z",
+    "max_replicas_per_model": 4,
+    "max_replicas_per_model_manually_set": True,
+    "vram_budget": "80%",
+}
+
+
+@pytest.fixture
+def api() -> Iterator[ScriptedApi]:
+    with scripted_api() as api:
+        yield api
+
+
+def nodesmith(api: ScriptedApi, *arguments: str) -> Result:
+    return CliRunner().invoke(make_app(), [*arguments, "--url", api.url, "--token", "t"])
+
+
+def sent(api: ScriptedApi, number: int = 0) -> tuple[str, str, object]:
+    verb, path, _, body = api.asked[number]
+    return verb, path, json.loads(body) if body else None
+
+
+def test_what_runs_is_listed_on_all_nodes_or_on_one(api: ScriptedApi) -> None:
+    api.on("/api/nodes/models", as_json([MODEL]))
+    api.on(f"{NODE}/models", as_json([]))
+    listed = nodesmith(api, "models", "ls").output.splitlines()
+    assert listed[1].split() == ["agent-1", "echo", "0", "echo", "2", "127.0.0.1:51007"]
+    assert nodesmith(api, "models", "ls", "--on", "a/b").output.startswith("Nothing runs.")
+    assert json.loads(nodesmith(api, "models", "ls", "--json").output)[0]["model_name"] == "echo"
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "body", "sentence"),
+    [
+        ("models unload llama", "models/unload", {"model_name": "llama"}, "llama is unloaded on a/b."),
+        ("models rm llama", "models/delete", {"model_name": "llama"}, "llama is deleted from a/b."),
+        (
+            "models stop llama --replica 1 --force",
+            "models/stop",
+            {"model_name": "llama", "replica_index": 1, "force": True},
+            "done.",
+        ),
+        ("backends stop echo", "backends/stop", {"backend": "echo"}, "done."),
+    ],
+)
+def test_an_order_names_its_node_and_says_why(
+    api: ScriptedApi, command: str, path: str, body: dict[str, object], sentence: str
+) -> None:
+    answer = {"message": "done", "process_key": "llama#1", "was_running": True}
+    api.on(f"{NODE}/{path}", as_json(answer))
+    shown = nodesmith(api, *command.split(), "--on", "a/b", "--reason", "memory")
+    assert (shown.exit_code, shown.output.strip()) == (0, sentence)
+    assert sent(api) == ("POST", f"{NODE}/{path}", {**body, "reason": "memory"})
+    told = json.loads(nodesmith(api, *command.split(), "--on", "a/b", "--json").output)
+    assert told["message"] == "done"
+    assert nodesmith(api, *command.split()).exit_code == 2, "a node has to be named"
+
+
+def page(*lines: str, cursor: int) -> dict[str, object]:
+    return {"node_name": "a/b", "key": "echo#0", "lines": lines, "cursor": cursor}
+
+
+def test_the_end_of_a_log_is_printed(api: ScriptedApi) -> None:
+    api.on(f"{NODE}/backends/echo%230/logs", as_json(page("one", "[two]", cursor=10)))
+    assert nodesmith(api, "backends", "logs", "echo#0", "--on", "a/b", "-n", "2").output == "one\n[two]\n"
+    assert parse_qs(urlsplit(api.asked[0][1]).query) == {"lines": ["2"]}
+
+
+def test_a_log_is_followed_over_silence_and_outages(api: ScriptedApi) -> None:
+    away = {"title": "", "status": 503, "detail": "Nobody answers at node a/b.", "code": "node_away"}
+    api.on(
+        "/logs",
+        as_json(page("one", cursor=4)),
+        as_json(page(cursor=4)),
+        as_json(away, status=503),
+        as_json(page("two", cursor=8)),
+        as_json({**away, "status": 404}, status=404),
+    )
+    waits: list[float] = []
+    with ApiClient(api.url, "t") as client:
+        news = followed(client, "/logs", 100, pause=waits.append)
+        first, lost, second = islice(news, 3)
+        with pytest.raises(CommandFailed):
+            next(news)
+    assert (first, second) == (LogsPage(**page("one", cursor=4)), LogsPage(**page("two", cursor=8)))
+    assert lost == LinkLost("Nobody answers at node a/b.")
+    assert waits == [0.5]
+    asked = [parse_qs(urlsplit(path).query).get("cursor") for _, path, _, _ in api.asked]
+    assert asked == [None, ["4"], ["4"], ["4"], ["8"]]
+
+
+@pytest.mark.parametrize(
+    ("command", "value", "path", "body", "sentence"),
+    [
+        ("max-replicas", "4", "max-replicas-per-model", {"value": 4}, "a/b: 4 a model, set by an admin."),
+        ("vram-budget", "80%", "vram-budget", {"value": "80%"}, "a/b: 80%, as the node says."),
+        ("vram-budget", "", "vram-budget", {"value": ""}, "a/b: 80%, as the node says."),
+    ],
+)
+def test_an_override_is_set_handed_back_and_shown(
+    api: ScriptedApi, command: str, value: str, path: str, body: object, sentence: str
+) -> None:
+    api.on(f"{NODE}/{path}", as_json({}))
+    api.on(NODE, as_json(VIEW))
+    shown = nodesmith(api, "nodes", command, "a/b", value, "--reason", "shared card")
+    assert (shown.exit_code, shown.output.strip()) == (0, sentence)
+    assert sent(api) == ("PUT", f"{NODE}/{path}?reason=shared+card", body)
+    api.asked.clear()
+    assert nodesmith(api, "nodes", command, "a/b", "--hand-back").exit_code == 0
+    assert sent(api) == ("DELETE", f"{NODE}/{path}", None)
+    api.asked.clear()
+    told = json.loads(nodesmith(api, "nodes", command, "a/b", "--json").output)
+    assert f"{path.replace('-', '_')}_manually_set" in told
+    assert [verb for verb, *_ in api.asked] == ["GET"]
+    assert nodesmith(api, "nodes", command, "a/b", value, "--hand-back").exit_code == 2
