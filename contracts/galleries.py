@@ -32,7 +32,7 @@ class GalleryRequest(Shape):
 
     name: str = Field(min_length=1, max_length=64, pattern=_NAME)
     url: str = Field(min_length=1, max_length=2048)
-    """file://, http(s)://, or github:owner/repository/path@branch"""
+    """file://, http(s)://, or github:owner/repository/path@branch; one that ends in .ref names the file beside it"""
     mirrors: list[str] = Field(default_factory=list, max_length=16)
     insecure: bool = False
     """take archives without a sha256 from it"""

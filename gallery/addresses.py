@@ -1,8 +1,10 @@
 """Addresses of galleries: which there are, and where they lead. Knows no network."""
 
+import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 _SCHEMES = frozenset({"http", "https", "file", "github"})
 
 
@@ -12,6 +14,23 @@ class SourceFailed(Exception):
     def __init__(self, message: str, cooling: Mapping[str, float]) -> None:
         self.cooling = cooling
         super().__init__(message)
+
+
+class NoName(Exception):
+    """A `.ref` that names no file beside it."""
+
+
+def is_ref(url: str) -> bool:
+    """LocalAI's pointer: a small file that holds the name of the real one, which lies beside it."""
+    return urlsplit(url).path.endswith(".ref")
+
+
+def named_beside(content: str) -> str:
+    """The name in a `.ref`; one that leads elsewhere is none."""
+    name = content.strip()
+    if _FILE_NAME.fullmatch(name) is None or is_ref(name):
+        raise NoName(f"is a .ref that names no file beside it: {name[:100]!r}")
+    return name
 
 
 def complaint(url: str) -> str:

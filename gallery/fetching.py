@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 import httpx2
 
 from contracts.galleries import FreshIndex, GalleryCopy, GalleryRequest
 from contracts.sources import SourceAccess
-from gallery.addresses import SourceFailed, address
+from gallery.addresses import NoName, SourceFailed, address, is_ref, named_beside
 from gallery.documents import LARGEST, NotAnIndex
 from gallery.index import read_index
 from gallery.registry import basic
@@ -49,7 +49,7 @@ class Fetcher:
         for url in [url for url in urls if url not in still] or urls:
             try:
                 fresh = await self._try(url, request, copy)
-            except (Unreachable, NotAnIndex) as error:
+            except (Unreachable, NotAnIndex, NoName) as error:
                 failures[url] = str(error)
                 still[url] = self._now() + COOLDOWN_S
             else:
@@ -67,13 +67,24 @@ class Fetcher:
     async def _read(self, url: str, etag: str) -> tuple[str, str | None]:
         try:
             async with asyncio.timeout(self._timeout):
-                if url.startswith("file:"):
-                    return "", await asyncio.to_thread(_read_file, url)
-                return await self._get(address(url), etag)
+                place = address(url)
+                if not is_ref(place):
+                    return await self._get(place, etag)
+                return await self._follow(place, etag)
         except TimeoutError:
             raise Unreachable("no answer in time") from None
 
+    async def _follow(self, ref: str, etag: str) -> tuple[str, str | None]:
+        """The file that a `.ref` names; its name goes into the ETag, which says nothing of another file."""
+        _, told = await self._get(ref, "")
+        name = named_beside(told or "")
+        before, _, known = etag.partition(" ")
+        found, content = await self._get(urljoin(ref, name), known if before == name else "")
+        return f"{name} {found}" if found else "", content
+
     async def _get(self, url: str, etag: str) -> tuple[str, str | None]:
+        if url.startswith("file:"):
+            return "", await asyncio.to_thread(_read_file, url)
         host = urlsplit(url).netloc
         access = await self._access(host) or SourceAccess(host=host)
         headers = {"If-None-Match": etag} if etag else {}

@@ -156,3 +156,35 @@ def test_addresses_lead_somewhere_or_are_refused() -> None:
     for url in ("ftp://a.invalid", "https://", "https://me:secret@a.invalid/i", "http://[", "index.yaml"):
         assert complaint(url)
         assert "secret" not in complaint(url)
+
+
+async def test_a_ref_leads_to_the_file_beside_it(desk: Desk, site: Site) -> None:
+    site.pages["/list/index.ref"] = Page(b"index-1.yaml\n")
+    site.pages["/list/index-1.yaml"] = Page(INDEX)
+    gallery = desk.gallery("/list/index.ref")
+    first = await desk.read(gallery)
+    assert (first.content, first.source) == (INDEX.decode(), gallery.url)
+    again = await desk.read(gallery, copied(gallery, first))
+    assert again.content is None, "neither has changed"
+    site.pages["/list/index.ref"] = Page(b"index-2.yaml\n")
+    site.pages["/list/index-2.yaml"] = Page(INDEX.replace(b"tool", b"other"))
+    moved = await desk.read(gallery, copied(gallery, first))
+    assert "other" in (moved.content or ""), "another file, though its ETag is the same"
+
+
+@pytest.mark.parametrize(
+    "name", [b"", b"../secret.yaml", b"/etc/passwd", b"https://elsewhere.invalid/x", b"a\nb", b"more.ref", b"x" * 300]
+)
+async def test_a_ref_that_leads_elsewhere_is_not_followed(desk: Desk, site: Site, name: bytes) -> None:
+    site.pages["/list/index.ref"] = Page(name)
+    for path in ("/secret.yaml", "/etc/passwd", "/list/more.ref"):
+        site.pages[path] = Page(INDEX)
+    with pytest.raises(SourceFailed, match="names no file beside it"):
+        await desk.read(desk.gallery("/list/index.ref"))
+
+
+async def test_a_ref_on_the_disk_is_followed_too(tmp_path: Path, desk: Desk) -> None:
+    (tmp_path / "index.ref").write_text("real.yaml")
+    (tmp_path / "real.yaml").write_bytes(INDEX)
+    gallery = GalleryRequest(name="main", url=(tmp_path / "index.ref").as_uri())
+    assert (await desk.read(gallery)).content == INDEX.decode()
