@@ -173,18 +173,30 @@ class Registrar:
         self._store.forget()
 
     async def keep_linked(self, bus: Bus, *, at_once: bool = False) -> None:
-        """Renew the credential before it ends; returns when the control plane knows us under another id.
+        """Renew the credential before it ends or once it is refused; returns when we are known under another id.
 
-        `at_once` when it does not know of this boot yet.
+        `at_once` when the control plane does not know of this boot yet.
         """
         began_as = self.identity
         while began_as is not None and self.identity is not None:
             if not at_once:
-                await asyncio.sleep(max((self.identity.renewal_due() - _now()).total_seconds(), 1.0))
+                await self._until_due(self.identity, bus)
             at_once = False
             if (await self.ask_until_admitted()).node_id != began_as.node_id:
                 return
             await bus.renew()
+
+    async def _until_due(self, identity: Identity, bus: Bus) -> None:
+        """A credential that was refused although it is new helps nobody who asks for another one at once."""
+        refusable_in = max((identity.issued_at - _now()).total_seconds() + LONGEST_WAIT_S, 0.0)
+        due_in = max((identity.renewal_due() - _now()).total_seconds(), 1.0)
+        try:
+            async with asyncio.timeout(due_in):
+                await bus.refused.wait()
+                await asyncio.sleep(refusable_in)
+        except TimeoutError:
+            return
+        log.warning("registration.credential_refused", node_id=identity.node_id)
 
 
 def _now() -> datetime:

@@ -16,12 +16,13 @@ from api.galleries import compose_galleries
 from api.health import TEMPORAL, Check, Health
 from api.heartbeats import HttpHeartbeats
 from api.parts import Parts
+from api.revocation import compose_revocation
 from api.stream import EventHub
 from bus.commands import NodeClient
 from bus.connection import Bus, connect_control
 from bus.credentials import CredentialIssuer
-from bus.presence import Presence
 from bus.models import ModelsClient
+from bus.presence import Presence
 from bus.reports import ReportHub
 from contracts.temporal import CONTROL_QUEUE
 from domain.errors import InvalidRequest, NodesmithError, ServiceUnavailable
@@ -42,8 +43,8 @@ from services.intents import Intents, UriRules
 from services.inventory import Inventory
 from services.invites import Door, Invites
 from services.lifecycle import Lifecycle
-from services.registration import Registration
 from services.models import NodeModels
+from services.registration import Registration
 from services.stopping import Stopping
 from services.witness import Witness
 from store.audit import AuditTrail
@@ -65,6 +66,7 @@ from store.overrides import Overrides
 from store.sign_in import SignIn
 from store.sources import SourceTable
 from store.tokens import Tokens
+from store.voices import Voices
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -115,6 +117,7 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
     catalogue = await asyncio.to_thread(gallery.catalogue)
     reports, events, nodes, operations = _adapters(bus, database)
     invites = _invites(settings, database)
+    revocation = compose_revocation(settings, database, secrets.account_seed, closing)
     await reports.start()
     admission = _admission(settings, database, runs, catalogue)
     link = Witness(NodeClient(bus, reports), nodes, utc_now)
@@ -131,14 +134,14 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
             settings, database, bus, issuer=issuer, token=secrets.registration_token, invites=invites
         ),
         invites=invites,
-        lifecycle=Lifecycle(nodes, NodeLife(database), runs, Presence(bus), utc_now),
+        lifecycle=Lifecycle(nodes, NodeLife(database), runs, Presence(bus), utc_now, revocation),
         cancellation=Cancellation(nodes, operations, runs),
         bulk=Bulk(History(database), Cancellation(nodes, operations, runs)),
         stopping=Stopping(Presence(bus)),
+        models=NodeModels(ModelsClient(bus), Presence(bus), utc_now),
         batches=Batches(database),
         desk=_desk(settings, database, runs, catalogue),
         holding=Holding(Holds(database), operations, runs, utc_now),
-        models=NodeModels(ModelsClient(bus), Presence(bus), utc_now),
         sign_in=SignIn(database),
         access=Access(Tokens(database), SignIn(database), secrets.admin_token, utc_now),
         audit=AuditTrail(database),
@@ -217,6 +220,7 @@ def _registration(
         presence=Presence(bus),
         invites=invites,
         issuer=issuer,
+        voices=Voices(database),
         registration_token=token,
         nats_url=settings.nats_public_url or settings.nats_url,
         credential_lifetime=settings.nats_credential_lifetime,

@@ -99,6 +99,8 @@ class Bus:
         self._subscriptions: list[_Subscription] = []
         self._in_flight: set[asyncio.Task[Msg]] = set()
         self._on_reconnect: list[Callable[[], None]] = []
+        self.refused = asyncio.Event()
+        """the server does not take our credential (any more)"""
         self.refusals: deque[str] = deque(maxlen=100)
         """what the server did not let us say or hear, newest last"""
 
@@ -222,12 +224,15 @@ class Bus:
             self.refusals.append(words)
             log.warning("nats.refused", link=self._name, error=words)
         elif isinstance(error, nats.errors.Error):
+            if "authorization violation" in words.lower():
+                self.refused.set()
             log.warning("nats.error", link=self._name, error=words)
         else:
             log.debug("nats.error", link=self._name, error=repr(error))
 
     def _go_up(self, *, again: bool) -> None:
         self._up.set()
+        self.refused.clear()
         log.info("nats.up", link=self._name, again=again)
         for listener in self._on_reconnect if again else ():
             listener()

@@ -104,3 +104,11 @@ def node_subscribes(node_id: str) -> list[str]:
 
 CONTROL_PUBLISHES = ["nodes.>", "_INBOX.>"]
 CONTROL_SUBSCRIBES = ["nodes.>", "_INBOX.>"]
+
+
+def account_lookup(account: str) -> str:
+    return f"$SYS.REQ.ACCOUNT.{account}.CLAIMS.LOOKUP"  # of nats-server itself, in its system account
+
+
+def account_update(account: str) -> str:
+    return f"$SYS.REQ.ACCOUNT.{account}.CLAIMS.UPDATE"  # of nats-server itself, in its system account

@@ -82,3 +82,5 @@ class NatsCredential:
     jwt: str
     seed: str
     expires_at: datetime
+    user: str = ""
+    """its public key, by which it is revoked"""

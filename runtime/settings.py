@@ -22,6 +22,9 @@ class ControlSettings(BaseSettings):
     """what agents are told; default: nats_url"""
     nats_account_seed_file: Path | None = None
     """signs the credentials of nodes and of the control plane itself"""
+    nats_operator_seed_file: Path | None = None
+    """with `nats_system_seed_file`: takes the credential of a removed node away at once, not when it ends"""
+    nats_system_seed_file: Path | None = None
     nats_credential_lifetime: Duration = timedelta(hours=24)
     temporal_address: str = "127.0.0.1:7233"
     temporal_namespace: str = "default"

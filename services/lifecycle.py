@@ -1,7 +1,7 @@
 """The life of a node: drain, resume, leave, remove; and what becomes of its operations."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -53,6 +53,13 @@ class Orders(Protocol):
     async def stop(self, node_id: str, order: StopOrder) -> None: ...
 
 
+class Revoking(Protocol):
+    """The bus, where a credential that was taken back must not be heard any more."""
+
+    async def enforce(self) -> None: ...
+    def enforce_after(self, is_told: Callable[[], Awaitable[bool]], then: Callable[[], Awaitable[None]]) -> None: ...
+
+
 @dataclass(frozen=True)
 class Lifecycle:
     nodes: NodeRegistry
@@ -60,6 +67,7 @@ class Lifecycle:
     runs: CancelSignals
     orders: Orders
     clock: Callable[[], datetime]
+    revocation: Revoking
 
     # by an admin ----------------------------------------------------------------------------------------------
 
@@ -83,8 +91,7 @@ class Lifecycle:
         rows = await self.life.open_on(known.id)
         await self._end_all(known, rows, actor, reason)
         await self.life.remove(known.id, now=self.clock())
-        if known.protocol is Wire.LOCALAI or not any(row.dispatched_at for row in rows):
-            await self.orders.stop(known.id, StopOrder(why=StopWhy.REMOVED))
+        await self._part_with(known, rows)
         return LifeChanged(message="node deregistered", cancelled=[row.op_id for row in rows])
 
     async def reset_credential(self, node: str) -> LifeChanged:
@@ -92,6 +99,7 @@ class Lifecycle:
         known = await self._known(node)
         await self.life.reset_credential(known.id, now=self.clock())
         await self.orders.stop(known.id, StopOrder(why=StopWhy.CREDENTIAL_RESET))
+        await self.revocation.enforce()
         said = f"credential reset: the next machine that registers as {known.name} gets the name and waits for approval"
         return await self._changed(known, said, [])
 
@@ -124,6 +132,21 @@ class Lifecycle:
         return len(stranded)
 
     # ----------------------------------------------------------------------------------------------------------
+
+    async def _part_with(self, node: NodeView, rows: Sequence[OperationView]) -> None:
+        """A node at work first hears from the workflow what to stop; any other hears nothing any more."""
+
+        async def stop() -> None:
+            await self.orders.stop(node.id, StopOrder(why=StopWhy.REMOVED))
+
+        async def is_told() -> bool:
+            return not await self.life.open_on(node.id)
+
+        if node.protocol is not Wire.LOCALAI and any(row.dispatched_at for row in rows):
+            self.revocation.enforce_after(is_told, stop)
+            return
+        await stop()
+        await self.revocation.enforce()
 
     async def _end_all(self, node: NodeView, rows: Sequence[OperationView], actor: str, reason: str) -> None:
         """A node that can be told is told, by the workflow; nobody waits for one that cannot."""

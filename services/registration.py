@@ -4,15 +4,23 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from contracts.messages import StopWhy
 from contracts.node_http import NodeView, RegisterRequest, RegisterResponse
 from domain.errors import IdentityInUse, InvalidRequest, NameTaken, NodeRemoved, NotSignedIn, UnknownNode
-from domain.node import NodeStatus, NodeType, Protocol
+from domain.node import NatsCredential, NodeStatus, NodeType
+from domain.node import Protocol as Wire
 from domain.secrets import hash_token, same
 from services.identity import Claims, Presence
 from services.invites import Invites, is_invite
 from services.ports import CredentialIssuer, NodeRegistry
+
+
+class Voices(Protocol):
+    """The credentials for NATS that nodes have."""
+
+    async def give(self, node_id: str, credential: NatsCredential, *, now: datetime) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,7 @@ class Registration:
     presence: Presence
     invites: Invites
     issuer: CredentialIssuer
+    voices: Voices
     registration_token: str
     nats_url: str
     credential_lifetime: timedelta
@@ -55,13 +64,13 @@ class Registration:
             )
         except NameTaken:
             raise _name_taken(request.name) from None
-        return self._response(node, api_token=fresh)
+        return await self._response(node, api_token=fresh)
 
     async def approve(self, node: str) -> RegisterResponse:
         known = await self._known(node)
         if not await self.nodes.approve(known.id, now=self.clock()):
             raise InvalidRequest(f"Node {known.name} does not wait for approval: it is {known.status}.")
-        return self._response(await self._known(known.id), api_token=None)
+        return await self._response(await self._known(known.id), api_token=None)
 
     async def speaks_for(self, node: str, *, bearer: str) -> NodeView:
         """The node behind a self-service call; raises unless the credential is that node's own.
@@ -71,7 +80,7 @@ class Registration:
         known = await self._known(node)
         if same(hash_token(bearer), await self.nodes.credential_hash(known.id) or ""):
             return known
-        is_legacy = known.protocol is Protocol.LOCALAI and node == known.id
+        is_legacy = known.protocol is Wire.LOCALAI and node == known.id
         if is_legacy and same(bearer, self.registration_token):
             return known
         raise NotSignedIn(f"This credential does not speak for node {known.name}.")
@@ -121,7 +130,7 @@ class Registration:
                 node=known.name,
             )
 
-    def _response(self, node: NodeView, *, api_token: str | None) -> RegisterResponse:
+    async def _response(self, node: NodeView, *, api_token: str | None) -> RegisterResponse:
         plain = RegisterResponse(
             id=node.id,
             name=node.name,
@@ -133,6 +142,8 @@ class Registration:
         if node.status is NodeStatus.PENDING or node.node_type is not NodeType.BACKEND:
             return plain
         credential = self.issuer.node_credential(node.id, protocol=node.protocol, lifetime=self.credential_lifetime)
+        if not await self.voices.give(node.id, credential, now=self.clock()):
+            return plain  # removed, or its name was given free, at this very moment
         return plain.model_copy(
             update={
                 "nats_jwt": credential.jwt,
@@ -159,7 +170,7 @@ def _retired(name: str, why: StopWhy) -> NodeRemoved:
 def _check(request: RegisterRequest) -> None:
     if request.node_type not in (NodeType.BACKEND, NodeType.AGENT):
         raise InvalidRequest(f"node_type must be backend or agent, not {request.node_type}.", field="node_type")
-    if request.protocol is Protocol.LOCALAI and request.node_type == NodeType.BACKEND and not request.address:
+    if request.protocol is Wire.LOCALAI and request.node_type == NodeType.BACKEND and not request.address:
         raise InvalidRequest("address is required for a backend node.", field="address")
     if not request.name.strip() or not request.name.isprintable():
         raise InvalidRequest("name is blank or has a control character.", field="name")

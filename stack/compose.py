@@ -21,6 +21,8 @@ MOUNTED = (
     secrets.REGISTRATION_TOKEN,
     secrets.POSTGRES_PASSWORD,
     secrets.NATS_ACCOUNT_SEED,
+    secrets.NATS_OPERATOR_SEED,
+    secrets.NATS_SYSTEM_SEED,
     secrets.SOURCES_KEY,
     TEMPORAL_PASSWORD,
     NATS_CONFIG,

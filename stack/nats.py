@@ -42,7 +42,8 @@ class NatsServer:
     async def prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         host = f"[{self._host}]" if ":" in self._host else self._host
-        text = server_config(self.trust, host=host, port=self.port, extra=f"{_EXTRA}\n{self._tls()}")
+        accounts = str(self.folder / "accounts")
+        text = server_config(self.trust, host=host, port=self.port, accounts=accounts, extra=f"{_EXTRA}\n{self._tls()}")
         write_private(self._config, text)
 
     def _tls(self) -> str:

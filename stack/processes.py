@@ -18,6 +18,8 @@ from stack.postgres import PostgresServer
 from stack.secrets import (
     ADMIN_TOKEN,
     NATS_ACCOUNT_SEED,
+    NATS_OPERATOR_SEED,
+    NATS_SYSTEM_SEED,
     POSTGRES_PASSWORD,
     REGISTRATION_TOKEN,
     SOURCES_KEY,
@@ -144,6 +146,8 @@ class Plan:
         if not self.external.nats_url:
             settings["NATS_URL"] = self._nats().url
             settings["NATS_ACCOUNT_SEED_FILE"] = str(self.home.secret(NATS_ACCOUNT_SEED))
+            settings["NATS_OPERATOR_SEED_FILE"] = str(self.home.secret(NATS_OPERATOR_SEED))
+            settings["NATS_SYSTEM_SEED_FILE"] = str(self.home.secret(NATS_SYSTEM_SEED))
         if not self.external.temporal_address:
             settings["TEMPORAL_ADDRESS"] = self._temporal().address
             settings["TEMPORAL_UI_URL"] = self._temporal().ui_url

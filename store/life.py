@@ -14,6 +14,7 @@ from store.clock import Clock, utc_now
 from store.database import Database
 from store.models import NodeRow, OperationRow, RetiredCredentialRow, one_of
 from store.views import operation_view
+from store.voices import take_back
 
 _IS_OPEN = literal_column(one_of("operations.state", OPEN)).is_(True)
 
@@ -118,9 +119,10 @@ class NodeLife:
 
 async def _retire(session: AsyncSession, node_id: str, why: StopWhy, now: datetime) -> None:
     """Remember the credential, so that whoever still shows it hears why instead of being admitted anew."""
-    node = await session.get(NodeRow, node_id)
+    node = await session.get(NodeRow, node_id, with_for_update=True)
     if node is None:
         return
+    await take_back(session, node_id, now)
     retired = insert(RetiredCredentialRow).values(
         credential_hash=node.credential_hash or f"none:{node_id}",
         node_id=node_id,

@@ -30,6 +30,21 @@ class TokenRow(Base):
     last_used_at: Mapped[datetime | None]
 
 
+class NatsCredentialRow(Base):
+    """A voice on the bus that a node was given. Outlives the node, until it ends by itself: it has to stay revoked."""
+
+    __tablename__ = "nats_credentials"
+    __table_args__ = (
+        Index("ix_nats_credentials_revoked", "expires_at", postgresql_where=text("revoked_at IS NOT NULL")),
+    )
+
+    user: Mapped[str] = mapped_column(primary_key=True)
+    """the public key"""
+    node_id: Mapped[str] = mapped_column(index=True)
+    expires_at: Mapped[datetime]
+    revoked_at: Mapped[datetime | None]
+
+
 class InviteRow(Base):
     """Admits so many nodes until its time is over."""
 

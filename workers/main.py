@@ -35,6 +35,7 @@ from services.lifecycle import Lifecycle
 from services.liveness import Liveness
 from services.repair import Repair
 from services.retention import Retention
+from services.revocation import Revocation
 from services.witness import Witness
 from store.audit import AuditTrail
 from store.batches import Batches
@@ -46,6 +47,7 @@ from store.labels import Labels
 from store.life import NodeLife
 from store.nodes import Nodes
 from store.operations import OperationTable
+from store.voices import Voices
 from workers.bridge import Gauges, OutcomeBridge
 from workers.inventory import InventoryKeeper, LabelKeeper
 from workers.registry import WORKFLOWS, control_activities, node_activities
@@ -92,7 +94,7 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
     liveness = Liveness(nodes, operations, runs, link, Impostors(life, presence), _now)
     on_node = NodeActivities(link, runs, Holds(database))
     batches = BatchActivities(Gate(operations, runs), nodes, operations, runs, Batches(database))
-    lifecycle = Lifecycle(nodes, life, runs, presence, _now)
+    lifecycle = Lifecycle(nodes, life, runs, presence, _now, Revocation(Voices(database), None, _now))
     retention = Retention(History(database), AuditTrail(database), _now, settings.history_kept)
     fleet = FleetActivities(Repair(nodes, operations, runs, link, _now), lifecycle, retention)
     async with (

@@ -34,9 +34,10 @@ from store.labels import Labels
 from store.life import NodeLife
 from store.nodes import Nodes
 from store.operations import OperationTable
+from store.voices import Voices
 from tests.databases import migrated_template, opened
 from tests.servers import PostgresForTests
-from tests.services.links import PlayedPresence
+from tests.services.links import PlayedPresence, PlayedRevocation
 
 TOKEN = "the-shared-registration-token"
 
@@ -91,7 +92,7 @@ def presence() -> PlayedPresence:
 
 @pytest.fixture
 def lifecycle(nodes: Nodes, life: NodeLife, runs: TemporalRuns, presence: PlayedPresence) -> Lifecycle:
-    return Lifecycle(nodes, life, runs, presence, now)
+    return Lifecycle(nodes, life, runs, presence, now, PlayedRevocation())
 
 
 def invites_on(database: Database, clock: Clock = now) -> Invites:
@@ -106,6 +107,7 @@ def registration_on(database: Database, presence: PlayedPresence, clock: Clock =
         presence=presence,
         invites=invites_on(database, clock),
         issuer=CredentialIssuer(new_trust().account_seed),
+        voices=Voices(database),
         registration_token=TOKEN,
         nats_url="nats://127.0.0.1:4222",
         credential_lifetime=timedelta(hours=24),

@@ -1,5 +1,6 @@
 """A node at the far end whose answers the test gives."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
 from contracts.messages import BackendList, CancelCommand, CancelReply, Command, CommandReply, OpReply, StopOrder
@@ -44,3 +45,17 @@ class PlayedPresence:
 
     async def stop(self, node_id: str, order: StopOrder) -> None:
         self.told.append((node_id, order))
+
+
+class PlayedRevocation:
+    """How often the bus was to be told, and what waits until a node has been told."""
+
+    def __init__(self) -> None:
+        self.enforced = 0
+        self.later: list[tuple[Callable[[], Awaitable[bool]], Callable[[], Awaitable[None]]]] = []
+
+    async def enforce(self) -> None:
+        self.enforced += 1
+
+    def enforce_after(self, is_told: Callable[[], Awaitable[bool]], then: Callable[[], Awaitable[None]]) -> None:
+        self.later.append((is_told, then))

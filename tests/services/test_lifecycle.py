@@ -18,7 +18,7 @@ from store.life import NodeLife
 from store.nodes import Nodes
 from store.operations import OperationTable
 from tests.services.conftest import TOKEN, Join, now
-from tests.services.links import PlayedPresence
+from tests.services.links import PlayedPresence, PlayedRevocation
 from tests.services.test_registration import a_node
 from tests.store.transitions import a_request, transition
 
@@ -44,7 +44,7 @@ def signals() -> RecordedSignals:
 
 @pytest.fixture
 def lifecycle(nodes: Nodes, life: NodeLife, signals: RecordedSignals, presence: PlayedPresence) -> Lifecycle:
-    return Lifecycle(nodes, life, signals, presence, now)
+    return Lifecycle(nodes, life, signals, presence, now, PlayedRevocation())
 
 
 async def begun(operations: OperationTable, node: NodeView, state: State, kind: Kind = Kind.INSTALL) -> str:

@@ -30,7 +30,7 @@ from store.nodes import Nodes
 from tests.databases import migrated_template
 from tests.servers import PostgresForTests
 from tests.services.conftest import TOKEN, registration_on
-from tests.services.links import PlayedPresence
+from tests.services.links import PlayedPresence, PlayedRevocation
 from tests.services.test_lifecycle import RecordedSignals
 from tests.services.test_registration import a_node
 from tests.store.clock import SetClock
@@ -51,7 +51,7 @@ class World:
         self.database = self.run(self._open(url))
         self.nodes = Nodes(self.database, clock=self.clock)
         life, self.presence = NodeLife(self.database), PlayedPresence()
-        self.lifecycle = Lifecycle(self.nodes, life, RecordedSignals(), self.presence, self.clock)
+        self.lifecycle = Lifecycle(self.nodes, life, RecordedSignals(), self.presence, self.clock, PlayedRevocation())
         self.registration: Registration = registration_on(self.database, self.presence, clock=self.clock)
 
     async def _open(self, url: str) -> Database:
