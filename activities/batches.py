@@ -67,6 +67,7 @@ class BatchActivities:
 
         async def one(target: Target) -> Member:
             async with gate:
+                activity.heartbeat()
                 return await self._admit(asked.batch, target)
 
         members = tuple(await asyncio.gather(*(one(target) for target in asked.targets)))
@@ -91,6 +92,7 @@ class BatchActivities:
     @activity.defn(name=names.CANCEL_MEMBERS)
     async def cancel_members(self, cancel: CancelMembers) -> None:
         for op_id in cancel.op_ids:
+            activity.heartbeat()
             row = await self._operations.find(op_id)
             if row is not None and row.state not in ENDED:
                 request = CancelRequest(op_id=op_id, by=cancel.by, why=cancel.why, detail=cancel.detail)

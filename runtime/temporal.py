@@ -17,7 +17,6 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
 from contracts import batches
@@ -37,7 +36,9 @@ from contracts.temporal import (
 )
 from domain.errors import AlreadyRunning, ServiceUnavailable
 from domain.operation import Phase, State
+from runtime import starting
 from runtime.settings import ControlSettings
+from runtime.starting import Start
 
 CALL_LIMIT_S = 1.8
 """A write answers within 2 s, also when Temporal does not."""
@@ -83,25 +84,22 @@ class TemporalRuns:
         self.queue = queue
 
     async def start(self, request: OperationInput, *, intent: str) -> str:
-        """Start the run and return its id; `AlreadyRunning` when the lock is taken."""
+        """Start the run and return its id, once per op_id; `AlreadyRunning` when another one has the lock."""
         asked = request.request
-        try:
-            async with _bounded(CALL_LIMIT_S):
-                handle = await self._client.start_workflow(
-                    names.BACKEND_OPERATION,
-                    request,
-                    id=names.operation_workflow_id(asked.node_id, asked.wanted.family),
-                    task_queue=self.queue,
-                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                    memo={names.MEMO_OP_ID: asked.op_id, names.MEMO_INTENT: intent},
-                    search_attributes=_search_attributes(request),
-                    static_summary=f"{_title(asked.wanted)} on {asked.node_name}",
-                    static_details=_details(request),
-                    priority=_priority(asked.batch_id),
-                )
-        except WorkflowAlreadyStartedError as error:
-            raise AlreadyRunning(error.run_id or "") from None
-        return handle.result_run_id or ""
+        start = Start(
+            workflow=names.BACKEND_OPERATION,
+            argument=request,
+            workflow_id=names.operation_workflow_id(asked.node_id, asked.wanted.family),
+            request_id=asked.op_id,
+            queue=self.queue,
+            search_attributes=_search_attributes(request),
+            summary=f"{_title(asked.wanted)} on {asked.node_name}",
+            details=_details(request),
+            memo={names.MEMO_OP_ID: asked.op_id, names.MEMO_INTENT: intent},
+            priority=_priority(asked.batch_id),
+        )
+        async with _bounded(CALL_LIMIT_S):
+            return await starting.start(self._client, start)
 
     async def describe(self, workflow_id: str, run_id: str | None = None) -> Run | None:
         """What Temporal knows of that run (the latest when none is named); None when it knows nothing."""
@@ -127,25 +125,28 @@ class TemporalRuns:
 
     async def start_batch(self, batch: BatchInput) -> str:
         """Start the batch, or find it: the same batch id is the same batch."""
-        async with _bounded(CALL_LIMIT_S):
-            handle = await self._client.start_workflow(
-                batches.BATCH,
-                batch,
-                id=batches.batch_workflow_id(batch.batch_id),
-                task_queue=self.queue,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                search_attributes=TypedSearchAttributes(
-                    [
-                        SearchAttributePair(names.BATCH, batch.batch_id),
-                        SearchAttributePair(names.BACKEND, batch.wanted.family),
-                        SearchAttributePair(names.KIND, batch.wanted.kind),
-                    ]
-                ),
-                static_summary=f"{_title(batch.wanted)} on {len(batch.targets)} nodes",
-                priority=_priority(batch.batch_id),
-            )
-        return handle.result_run_id or ""
+        start = Start(
+            workflow=batches.BATCH,
+            argument=batch,
+            workflow_id=batches.batch_workflow_id(batch.batch_id),
+            request_id=batch.batch_id,
+            queue=self.queue,
+            search_attributes=TypedSearchAttributes(
+                [
+                    SearchAttributePair(names.BATCH, batch.batch_id),
+                    SearchAttributePair(names.BACKEND, batch.wanted.family),
+                    SearchAttributePair(names.KIND, batch.wanted.kind),
+                ]
+            ),
+            summary=f"{_title(batch.wanted)} on {len(batch.targets)} nodes",
+            priority=_priority(batch.batch_id),
+            reuse=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+        )
+        try:
+            async with _bounded(CALL_LIMIT_S):
+                return await starting.start(self._client, start)
+        except AlreadyRunning as known:
+            return known.run_id
 
     async def order_batch(self, batch_id: str, signal: str, order: BatchOrder) -> bool:
         """Pause, resume or cancel; False when that batch has ended."""
@@ -195,9 +196,19 @@ async def _bounded(seconds: float) -> AsyncIterator[None]:
     except RPCError as error:
         if error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
             raise ServiceUnavailable("Temporal does not answer.", server="temporal") from error
+        if _is_unprepared(error):
+            raise ServiceUnavailable(f"Temporal is not prepared yet: {error.message}", server="temporal") from error
         raise
     except RuntimeError as error:  # a lazy client that never connected says it this way
         raise ServiceUnavailable("Temporal does not answer.", server="temporal") from error
+
+
+def _is_unprepared(error: RPCError) -> bool:
+    """A server that has just started knows neither the namespace nor our search attributes; no code says so."""
+    said = error.message.startswith("Namespace ")
+    if error.status is RPCStatusCode.NOT_FOUND:
+        return said
+    return error.status is RPCStatusCode.INVALID_ARGUMENT and said and "search attribute" in error.message
 
 
 async def _run(execution: WorkflowExecution) -> Run:

@@ -35,6 +35,7 @@ from domain.operation import Kind, State
 from domain.selector import parse
 from gallery.suitability import capability_of
 from services.admission import STARTED, operation_policy
+from services.gate import after_start
 from services.intents import Intents
 from services.ports import BatchRegistry, Inventory, NodeRegistry, OperationRuns
 
@@ -135,7 +136,7 @@ class BatchDesk:
 
     async def _begin(self, batch: BatchInput) -> BatchAccepted:
         await self.runs.start_batch(batch)
-        await self.batches.open(batch)
+        await after_start(self.batches.open(batch))
         return BatchAccepted(
             batch_id=batch.batch_id,
             jobID=batch.batch_id,

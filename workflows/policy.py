@@ -36,7 +36,11 @@ REATTACH_PAUSE = timedelta(seconds=1)
 BUSY_PAUSE = timedelta(seconds=5)
 
 ADMIT_AT_ONCE = 50
-BATCH_STEP: dict[str, Any] = {"start_to_close_timeout": timedelta(minutes=2), "retry_policy": FOR_EVER}
+BATCH_STEP: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(minutes=2),
+    "heartbeat_timeout": timedelta(seconds=20),
+    "retry_policy": FOR_EVER,
+}
 WATCH_MEMBERS: dict[str, Any] = {
     "start_to_close_timeout": timedelta(hours=1),
     "heartbeat_timeout": timedelta(seconds=20),

@@ -1,0 +1,243 @@
+"""Whoever dies while a batch asks for its operations, and wherever: one operation per target, and none twice."""
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
+
+from activities.batches import BatchActivities
+from activities.records import RecordActivities
+from contracts import temporal as names
+from contracts.batches import (
+    BatchInput,
+    BatchProgress,
+    BatchRequest,
+    BatchState,
+    Target,
+    batch_workflow_id,
+    member_op_id,
+)
+from contracts.messages import Outcome, Result
+from contracts.node_http import NodeView
+from contracts.temporal import NodeTask, NodeWord, OperationInput, Policy, Wanted
+from domain.errors import ServiceUnavailable
+from domain.identity import new_op_id
+from domain.operation import State
+from runtime.temporal import TemporalRuns
+from services.admission import Admission
+from services.batches import BatchDesk
+from services.gate import Gate
+from store.batches import Batches
+from store.database import Database
+from store.inventory import InventoryTable
+from store.nodes import Nodes
+from store.operations import OperationTable
+from tests.services.conftest import Join, now
+from workflows.backend_operation import BackendOperation
+from workflows.batch import Batch
+
+NEVER = 0
+BEFORE_AND_AFTER = 2
+OF_THE_BATCH, OF_A_MEMBER, OF_THE_API = 3, 4, 2
+"""open, note, close; find, its node, start, insert; start, open"""
+SOON, LATE = timedelta(milliseconds=10), timedelta(milliseconds=500)
+"""the next worker comes while the operations run, or after they have ended"""
+
+
+class Crash:
+    """The process dies at its n-th step: from then on that attempt does nothing any more."""
+
+    def __init__(self, at: int, next_try: timedelta = SOON) -> None:
+        self.steps = 0
+        self._at = at
+        self._next_try = next_try
+        self._dead = ""
+
+    def step(self) -> None:
+        attempt = f"{activity.info().activity_id}/{activity.info().attempt}" if activity.in_activity() else "api"
+        if attempt != self._dead:
+            self.steps += 1
+            if self.steps != self._at:
+                return
+            self._dead = attempt
+        raise ApplicationError("killed", next_retry_delay=self._next_try)
+
+
+class Mortal:
+    """A port whose user may die before and after each call."""
+
+    def __init__(self, port: Any, step: Callable[[], None]) -> None:
+        self._port = port
+        self._step = step
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        call: Callable[..., Awaitable[Any]] = getattr(self._port, name)
+
+        async def mortal(*arguments: Any, **named: Any) -> Any:
+            self._step()
+            answer = await call(*arguments, **named)
+            self._step()
+            return answer
+
+        return call if name == "standing" else mortal  # asked again and again, and changes nothing
+
+
+class Plant:
+    """Real rows and real runs; the nodes do at once what they are told, and count it."""
+
+    def __init__(self, client: Client, database: Database, targets: Sequence[NodeView]) -> None:
+        self.client = client
+        self.targets = targets
+        self.operations = OperationTable(database)
+        self.nodes = Nodes(database)
+        self.batches = Batches(database)
+        self.runs = TemporalRuns(client, queue=f"test-{uuid.uuid4()}")
+        self.done: Counter[str] = Counter()
+        self._crashes: dict[str, Crash] = {}
+
+    @activity.defn(name=names.RUN_ON_NODE)
+    async def run_on_node(self, task: NodeTask) -> NodeWord:
+        self.done[task.request.op_id] += 1
+        return NodeWord(outcome=Outcome(op_id=task.request.op_id, result=Result.SUCCEEDED), accepted=True)
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Workers that die as each batch has it, and come back."""
+        runs, operations = Mortal(self.runs, self._step), Mortal(self.operations, self._step)
+        nodes, batches = Mortal(self.nodes, self._step), Mortal(self.batches, self._step)
+        ports: Any = (Gate(cast("Any", operations), cast("Any", runs)), nodes, operations, runs, batches)
+        batch = BatchActivities(*ports)
+        steps: list[Callable[..., Any]] = [
+            *(batch.open_batch, batch.admit_members, batch.watch_members, batch.close_batch),
+            RecordActivities(self.operations).record,
+        ]
+        queue = self.runs.queue
+        async with (
+            Worker(self.client, task_queue=queue, workflows=[BackendOperation, Batch], activities=steps),
+            Worker(self.client, task_queue=names.node_queue(queue), activities=[self.run_on_node]),
+        ):
+            yield
+
+    def _step(self) -> None:
+        if (crash := self._crashes.get(activity.info().workflow_id or "")) is not None:
+            crash.step()
+
+    async def run_batch(self, crash: Crash) -> BatchProgress:
+        batch_id, family = new_op_id(), f"backend-{uuid.uuid4()}"
+        self._crashes[batch_workflow_id(batch_id)] = crash
+        batch = BatchInput(
+            batch_id=batch_id,
+            wanted=Wanted(backend=family, family=family, version="1", uri="/artifacts/echo-1.tar.gz"),
+            targets=tuple(Target(node_id=node.id, node_name=node.name) for node in self.targets),
+            created_at=now(),
+        )
+        await self.runs.start_batch(batch)
+        return await self.end_of(batch_id)
+
+    async def end_of(self, batch_id: str) -> BatchProgress:
+        handle = self.client.get_workflow_handle_for(Batch.run, batch_workflow_id(batch_id))
+        return await asyncio.wait_for(handle.result(), 60)
+
+    async def assert_once_each(self, batch_id: str) -> None:
+        rows = await self.operations.listing(live=False, batch=batch_id)
+        planned = {node.id: member_op_id(batch_id, node.id) for node in self.targets}
+        assert sorted(row.node_id for row in rows) == sorted(planned), "targets = operations"
+        assert {row.node_id: row.op_id for row in rows} == planned
+        assert {row.state for row in rows} == {State.SUCCEEDED}
+        for op_id in planned.values():
+            assert self.done[op_id] == 1, "no node was told twice"
+            told = [event.state for event in await self.operations.timeline(op_id)]
+            assert told.count(State.SUCCEEDED) == 1
+        view = await self.batches.find(batch_id)
+        assert view is not None
+        assert (view.state, view.counts) == (BatchState.COMPLETED, {"succeeded": len(planned)})
+
+
+@pytest.fixture
+async def plant(client: Client, database: Database, join: Join) -> AsyncIterator[Plant]:
+    plant = Plant(client, database, [await join(), await join()])
+    async with plant.working():
+        yield plant
+
+
+@pytest.fixture
+def desk(plant: Plant, database: Database, admission: Admission) -> BatchDesk:
+    return BatchDesk(
+        nodes=plant.nodes,
+        inventory=InventoryTable(database),
+        batches=plant.batches,
+        runs=plant.runs,
+        intents=admission.intents,
+        policy=Policy(),
+        clock=now,
+    )
+
+
+async def test_a_worker_may_die_at_any_admission_of_a_batch(plant: Plant) -> None:
+    """Promise 2. At every step of the worker, before it and after it: targets = operations."""
+    undisturbed = Crash(NEVER)
+    await plant.run_batch(undisturbed)
+    assert undisturbed.steps >= BEFORE_AND_AFTER * (OF_THE_BATCH + OF_A_MEMBER * len(plant.targets))
+    deaths = [Crash(at, (SOON, LATE)[at // 2 % 2]) for at in range(1, undisturbed.steps + 1)]
+    for progress in await asyncio.gather(*(plant.run_batch(crash) for crash in deaths)):
+        assert (progress.ended, progress.failures) == (len(plant.targets), 0)
+        await plant.assert_once_each(progress.batch_id)
+
+
+async def test_an_api_may_die_while_it_starts_a_batch(plant: Plant, desk: BatchDesk) -> None:
+    """Promise 2. Asked again with the same Idempotency-Key, by another replica, it is the same batch."""
+    request = BatchRequest(backend="echo", nodes=[node.name for node in plant.targets])
+    for at in range(1, BEFORE_AND_AFTER * OF_THE_API + 1):
+        crash, key = Crash(at), f"k{at}"
+        mortal: Any = {"batches": Mortal(plant.batches, crash.step), "runs": Mortal(plant.runs, crash.step)}
+        with pytest.raises(ApplicationError):
+            await replace(desk, **mortal).start(request, actor="ada", idempotency_key=key)
+        again = await desk.start(request, actor="ada", idempotency_key=key)
+        await plant.end_of(again.batch_id)
+        repeated = await desk.start(request, actor="ada", idempotency_key=key)
+        assert (repeated.batch_id, repeated.jobs) == (again.batch_id, again.jobs)
+        await plant.assert_once_each(again.batch_id)
+
+
+async def test_a_batch_that_has_started_is_accepted_whatever_happens_to_its_row(plant: Plant, desk: BatchDesk) -> None:
+    """Design 2: the 202 is given once the workflow has started; the workflow writes the row too."""
+    unwritable: Any = Unwritable()
+    request = BatchRequest(backend="echo", nodes=[plant.targets[0].name])
+    accepted = await replace(desk, batches=unwritable).start(request, actor="ada")
+    await plant.end_of(accepted.batch_id)
+    assert await plant.batches.find(accepted.batch_id) is not None
+
+
+async def test_whoever_wakes_after_the_end_starts_nothing(plant: Plant) -> None:
+    """Promise 2: a process that was stopped before it could start the run, and wakes when the run has ended."""
+    await plant.run_batch(Crash(NEVER))
+    [op_id, *_] = plant.done
+    row, story = await plant.operations.find(op_id), await plant.operations.timeline(op_id)
+    request = await plant.operations.request(op_id)
+    assert row is not None
+    assert request is not None
+    late = Gate(plant.operations, plant.runs)
+    assert await late.admit(OperationInput(request=request)) == (op_id, False)
+    run = await plant.runs.describe(row.workflow_id)
+    assert run is not None
+    assert (run.run_id, run.is_open) == (row.run_id, False)
+    assert await plant.operations.find(op_id) == row
+    assert await plant.operations.timeline(op_id) == story
+    assert plant.done[op_id] == 1
+
+
+class Unwritable:
+    """A table that is away when the API wants to write."""
+
+    async def open(self, _: BatchInput) -> None:
+        raise ServiceUnavailable("PostgreSQL does not answer.")
