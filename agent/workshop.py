@@ -14,6 +14,7 @@ from agent.downloads import Downloads
 from agent.images import Images, this_platform
 from agent.installer import Installer
 from agent.journal import DiskJournal
+from agent.memory import give_back
 from agent.models import Models
 from agent.ports import Ports
 from agent.settings import AgentSettings
@@ -79,6 +80,7 @@ class Workshop:
             await asyncio.sleep(_LOGS_EVERY_S)
             try:
                 await asyncio.to_thread(self.supervisor.turn_logs)
+                await asyncio.to_thread(give_back)
                 if number % _TIDY_EVERY == 0:
                     await asyncio.to_thread(self._downloads.tidy)
                     await self.journal.reap()

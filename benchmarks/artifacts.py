@@ -152,12 +152,6 @@ async def _ignore(_progress: Progress) -> None:
     pass
 
 
-def idle_rss() -> int:
-    """An agent that waits: its imports and its parts."""
-    code = "import asyncio, agent.main, psutil; print(psutil.Process().memory_info().rss)"
-    return int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
-
-
 def main(size: int) -> None:
     folder = Path(tempfile.mkdtemp(prefix="bench-artifacts-"))
     try:
@@ -193,7 +187,6 @@ def report(floors: list[float], ours: list[float], grown: list[int]) -> None:
         "goal": GOAL,
         "rss_growth_mb": round(max(grown) / 1e6, 1),
         "rss_bar_mb": RSS_BAR / 1e6,
-        "idle_rss_mb": round(idle_rss() / 1e6, 1),
     }
     print(json.dumps(lines, indent=1))
 

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from bus.commands import NodeClient
@@ -45,6 +46,11 @@ class Process:
         if self._running.returncode is None:
             self._running.send_signal(number)
         return await asyncio.wait_for(self._running.wait(), LONG)
+
+    def memory(self) -> int:
+        """Bytes that are resident."""
+        assert self._running is not None
+        return int(psutil.Process(self._running.pid).memory_info().rss)
 
     async def killed(self) -> None:
         """kill -9, and nobody listens any more."""
@@ -104,6 +110,10 @@ async def test_a_killed_agent_resumes_nothing_by_itself_and_everything_when_told
     assert outcome.bytes_fetched == node.served(command).content.__len__() - HALF
     assert node.site.requests(command.uri)[-1].headers["Range"] == f"bytes={HALF}-"
     assert (node.live() / "payload").stat().st_size == 2 * HALF
+
+
+async def test_an_idle_agent_that_is_linked_stays_below_75_mb(process: Process):
+    assert process.memory() < 75_000_000
 
 
 async def test_a_cancel_survives_the_kill_of_its_agent(process: Process):
