@@ -4,19 +4,27 @@ here a deadline only catches hangs."""
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from google.protobuf.duration_pb2 import Duration
+from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
+from temporalio.client import Client
 
+from api.app import create_app
 from bus.credentials import new_trust
 from runtime.settings import ControlSettings
+from runtime.temporal import TemporalRuns, connect, prepare_namespace
+from services.gate import Gate
 from stack import servers as stack_servers
 from stack.nats import NatsServer
 from stack.postgres import PostgresServer
 from stack.temporal import TemporalServer
-from tests.api.station import Api, composed, ready, settings_for, until
+from tests.api.station import ADMIN_TOKEN, Api, bearer, composed, ready, settings_for, until
 from tests.servers import NatsForTests, free_port
 
 HANGS_S = 20
@@ -57,6 +65,46 @@ async def test_without_temporal_writes_are_refused_and_lists_are_served(without_
     readiness = await asked(api, "GET", "/readyz")
     assert readiness.status_code == 503
     assert "no operation can be started" in readiness.json()["missing"]["temporal"]
+
+
+async def test_without_our_namespace_temporal_is_not_prepared_yet(api: Api, settings: ControlSettings) -> None:
+    async with with_namespace(api, settings) as (early, _):
+        await refused_as_unprepared(early, "is not found")
+
+
+async def test_without_our_search_attributes_temporal_is_503_until_it_has_them(
+    api: Api, settings: ControlSettings
+) -> None:
+    async with with_namespace(api, settings) as (early, client):
+        lasts = Duration(seconds=86400)
+        await client.workflow_service.register_namespace(
+            RegisterNamespaceRequest(namespace=client.namespace, workflow_execution_retention_period=lasts)
+        )
+        path = await refused_as_unprepared(early, "search attribute")
+        await prepare_namespace(client)
+        body = {"backend": "echo"}
+        await until(lambda: asked(early, "POST", path, json=body), lambda answer: answer.status_code == 202)
+
+
+@asynccontextmanager
+async def with_namespace(api: Api, settings: ControlSettings) -> AsyncIterator[tuple[Api, Client]]:
+    """The same API, as it would be on a Temporal that has just started."""
+    client = await connect(settings.model_copy(update={"temporal_namespace": f"fresh-{secrets.token_hex(4)}"}))
+    gate = Gate(api.parts.operations, TemporalRuns(client, queue="nobody"))
+    parts = replace(api.parts, admission=replace(api.parts.admission, gate=gate))
+    transport = httpx2.ASGITransport(app=create_app(parts))
+    async with httpx2.AsyncClient(transport=transport, base_url=api.url, headers=bearer(ADMIN_TOKEN)) as http:
+        yield Api(api.url, parts, http), client
+
+
+async def refused_as_unprepared(api: Api, missing: str) -> str:
+    path = f"/api/nodes/{(await api.approved_node())['id']}/backends/install"
+    answer = await asked(api, "POST", path, json={"backend": "echo"})
+    assert (answer.status_code, answer.json().get("server")) == (503, "temporal"), answer.text
+    assert answer.headers["retry-after"] == "2"
+    assert "not prepared yet" in answer.json()["detail"]
+    assert missing in answer.json()["detail"]
+    return path
 
 
 @pytest.mark.parametrize(

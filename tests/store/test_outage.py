@@ -1,10 +1,13 @@
 """Without PostgreSQL every call ends, and says why."""
 
 import asyncio
+import os
+import signal
 import time
 
 import psycopg
 import pytest
+from sqlalchemy import text
 
 from domain.errors import InvalidRequest, ServiceUnavailable
 from store.database import Database
@@ -44,6 +47,23 @@ async def test_server_that_accepts_and_never_answers_is_unavailable() -> None:
     silent.close()
     for writer in clients:
         writer.close()
+
+
+async def test_a_frozen_server_holds_nobody_longer_than_the_limit(database_url: str) -> None:
+    """Stopped in the middle of a conversation, as a machine that swaps itself to death."""
+    database = Database(database_url, limit_s=0.2)
+    async with database.autocommit() as connection:
+        pid = await connection.scalar(text("SELECT pg_backend_pid()"))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        with pytest.raises(ServiceUnavailable):
+            await database.ping()
+        assert time.monotonic() - started < 2, "the driver waits five seconds for its cancel to be taken"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await database.ping()
+    await database.close()
 
 
 async def test_connections_that_the_server_ended_are_replaced(database: Database, database_url: str) -> None:
