@@ -28,7 +28,7 @@ from contracts.messages import (
     StopOrder,
 )
 from contracts.temporal import NodeTask, OperationRequest, Policy, Wanted
-from domain.operation import Phase, Reason
+from domain.operation import Kind, Phase, Reason
 from tests.conftest import NatsFactory
 from tests.servers import NatsForTests
 
@@ -75,10 +75,11 @@ class Scene:
         self.desk = desk
         self.op_id = str(uuid.uuid4())
         self.phases: list[Phase] = []
+        self.told = asyncio.Event()
         self._link = link
         self._node_id = node_id
 
-    def following(self, policy: Policy = QUICK) -> Following:
+    def following(self, policy: Policy = QUICK, *, kind: Kind = Kind.INSTALL) -> Following:
         request = OperationRequest(
             op_id=self.op_id,
             node_id=self._node_id,
@@ -86,11 +87,12 @@ class Scene:
             wanted=Wanted(backend="echo", family="echo", version="2"),
             created_at=datetime.now(UTC),
         )
-        command = Command(backend="echo", family="echo", op_id=self.op_id, fence=1)
+        command = Command(backend="echo", family="echo", op_id=self.op_id, fence=1, kind=kind)
         return Following(self._link, NodeTask(request=request, policy=policy), command, self._tell)
 
     async def _tell(self, phase: Phase) -> None:
         self.phases.append(phase)
+        self.told.set()
 
     def ended(self, result: Result = Result.SUCCEEDED, reason: Reason | None = None) -> Outcome:
         return Outcome(op_id=self.op_id, node_id=self._node_id, fence=1, result=result, reason=reason)
@@ -100,7 +102,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene_on(nats: NatsForTests, *, served: bool = True) -> AsyncIterator[Scene]:
+async def scene_on(
+    nats: NatsForTests, *, served: bool = True, desk_of: type[PlayedDesk] = PlayedDesk
+) -> AsyncIterator[Scene]:
     node_id = str(uuid.uuid4())
     control = await connect_control(nats.url, nats.issuer, name="test")
     credential = nats.issuer.node_credential(node_id, protocol=2, lifetime=timedelta(hours=1))
@@ -109,7 +113,7 @@ async def scene_on(nats: NatsForTests, *, served: bool = True) -> AsyncIterator[
     await node.wait_up(10)
     hub = ReportHub(control)
     await hub.start()
-    desk = PlayedDesk(node_id, node)
+    desk = desk_of(node_id, node)
     if served:
         await serve(node, node_id, desk)
     try:
@@ -141,7 +145,7 @@ async def test_a_node_that_nobody_serves_is_away_and_nothing_was_delivered(nats_
 
 
 async def test_a_lasting_install_is_announced_and_its_progress_heard(scene: Scene) -> None:
-    """S23, S40: we listen before we send, so the first tick is heard too."""
+    """S40."""
     following = scene.following()
     running = asyncio.create_task(following.until_outcome())
     await scene.desk.commands.get()
@@ -152,6 +156,37 @@ async def test_a_lasting_install_is_announced_and_its_progress_heard(scene: Scen
     assert following.last_progress.bytes_done == 7
     await scene.desk.reports.outcome(scene.ended())
     assert (await running).accepted
+
+
+class HastyDesk(PlayedDesk):
+    """Speaks before it answers."""
+
+    def __init__(self, node_id: str, bus: Bus) -> None:
+        super().__init__(node_id, bus)
+        self.first_words: list[Progress] = []
+
+    async def command(self, command: Command) -> CommandReply:
+        for words in self.first_words:
+            await self.reports.progress(words)
+        return await super().command(command)
+
+
+@pytest.mark.parametrize("kind", [Kind.INSTALL, Kind.UPGRADE])
+async def test_what_a_node_says_before_it_answers_is_heard(nats_server: NatsForTests, kind: Kind) -> None:
+    """S23: the id of the operation goes with the command, and we listen before we send it."""
+    async with scene_on(nats_server, desk_of=HastyDesk) as scene:
+        assert isinstance(scene.desk, HastyDesk)
+        scene.desk.first_words = [scene.progress(7, Phase.VERIFYING)]
+        following = scene.following(kind=kind)
+        running = asyncio.create_task(following.until_outcome())
+        sent = await scene.desk.commands.get()
+        assert (sent.kind, sent.op_id) == (kind, scene.op_id)
+        await asyncio.wait_for(scene.told.wait(), 10)
+        await scene.desk.reports.outcome(scene.ended())
+        await running
+    assert scene.phases == [Phase.VERIFYING], "what was said before the answer"
+    assert following.last_progress is not None
+    assert following.last_progress.bytes_done == 7
 
 
 async def test_an_outcome_that_was_missed_is_asked_for(scene: Scene) -> None:

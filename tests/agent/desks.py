@@ -32,6 +32,8 @@ class Hands:
         self._words[command.op_id] = asyncio.get_running_loop().create_future()
         try:
             word = await self._words[command.op_id]
+            if word == "break":
+                raise RuntimeError("a fault of the agent")
             if word == "fail":
                 raise OperationFailed(Reason.DOWNLOAD_FAILED, "as told")
             job.commit()

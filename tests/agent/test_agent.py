@@ -5,8 +5,12 @@ import os
 from datetime import timedelta
 from typing import Any
 
+import pytest
+from nats.aio.msg import Msg
+
 from agent.main import run
 from agent.settings import AgentSettings
+from bus.connection import connect_control
 from contracts import subjects
 from contracts.messages import (
     Answer,
@@ -24,6 +28,7 @@ from tests.agent import archives
 from tests.agent.archives import big, digest, packed
 from tests.agent.nodes import LONG, Node, StartAgent
 from tests.agent.waiting import until
+from tests.servers import NatsForTests
 
 ECHO_1 = packed(run_sh=b"echo 1")
 ECHO_2 = packed(run_sh=b"echo 2")
@@ -72,6 +77,29 @@ async def test_an_upgrade_keeps_the_previous_version(start_agent: StartAgent):
     assert outcome.after.previous_version == "1"
     assert (node.live() / "run.sh").read_bytes() == b"echo 2"
     assert (node.live().parent / "previous" / "run.sh").read_bytes() == b"echo 1"
+
+
+@pytest.mark.parametrize("kind", [Kind.INSTALL, Kind.UPGRADE, Kind.ROLLBACK, Kind.REMOVE])
+async def test_every_kind_reports_on_the_subject_of_an_install(
+    start_agent: StartAgent, nats_server: NatsForTests, kind: Kind
+):
+    """S24: no new subject, so no new permission, and whoever listens to installs hears an upgrade too."""
+    node = await start_agent()
+    await node.outcome_of(node.command(ECHO_1))
+    await node.outcome_of(node.command(ECHO_2, version="2", kind=Kind.UPGRADE))
+    spoken: set[str] = set()
+    listening = await connect_control(nats_server.url, nats_server.issuer, name="test")
+
+    async def hear(message: Msg) -> None:
+        spoken.add(message.subject)
+
+    await listening.subscribe(f"nodes.{node.id}.backend.>", hear)
+    command = node.command(packed(run_sh=b"echo 3"), version="3", kind=kind)
+    await node.outcome_of(command)
+    await listening.close()
+    asked = {subjects.install(node.id), subjects.upgrade(node.id), subjects.delete(node.id)}
+    progress, outcome = subjects.progress(node.id, command.op_id), subjects.outcome(node.id, command.op_id)
+    assert spoken - asked == ({outcome} if kind is Kind.REMOVE else {progress, outcome})
 
 
 async def test_a_removal_takes_everything_and_a_second_one_changes_nothing(start_agent: StartAgent):

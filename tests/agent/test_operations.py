@@ -70,6 +70,22 @@ def test_the_fence_rules(known, fence, holder, answer):
     assert decide(known, fence, holder) is answer
 
 
+async def test_an_operation_that_breaks_fails_alone():
+    """S61: a fault of ours fails the one operation that met it; the others go on, and so does the desk."""
+    bench = Bench()
+    for op_id in ("broken", "other"):
+        assert (await bench.send(install(op_id=op_id, family=op_id))).answer is Answer.ACCEPTED
+    await bench.hands.tell("broken", "break")
+    broken = await bench.notes.ended("broken")
+    assert (broken.result, broken.reason) == (Result.FAILED, Reason.NODE_ERROR)
+    assert "a fault of the agent" in broken.error
+    await bench.hands.tell("other", "succeed")
+    assert (await bench.notes.ended("other")).result is Result.SUCCEEDED
+    assert (await bench.send(install(op_id="next", family="broken"))).answer is Answer.ACCEPTED
+    await bench.hands.tell("next", "succeed")
+    assert (await bench.notes.ended("next")).result is Result.SUCCEEDED
+
+
 async def test_a_repeated_command_attaches_to_the_work_in_progress():
     bench = Bench()
     replies = await asyncio.gather(*(bench.send(install()) for _ in range(20)))

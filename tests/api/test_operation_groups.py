@@ -13,7 +13,7 @@ from contracts.messages import Command, Heartbeat, Progress
 from domain.operation import ENDED, Kind, Phase, Reason, State
 from store.clock import utc_now
 from tests.api.node import Desk, on_the_bus
-from tests.api.station import Api, served
+from tests.api.station import Api, served, until
 from tests.store.clock import NOON
 from tests.store.transitions import a_request, transition
 
@@ -279,6 +279,32 @@ async def test_a_removal_that_takes_longer_than_anybody_waits_goes_on_and_says_s
     [entry] = (await api.http.get(f"/api/operations?node={node['id']}")).json()["operations"]
     assert (entry["jobID"], entry["isDeletion"]) == (answer.json()["op_id"], True)
     assert answer.json()["error"]["type"] == "node_error"
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.CANCELLED, State.DEAD_LETTER])
+async def test_a_removal_that_did_not_happen_is_a_500_that_says_why(api: Api, state: State) -> None:
+    """G7: with LocalAI's words around the node's own, and the operation named."""
+    node = await api.approved_node()
+    path = f"/api/nodes/{node['id']}/backends/delete"
+    asking = asyncio.create_task(api.http.post(path, json={"backend": "echo"}))
+    [op_id] = await until(lambda: open_on(api, node["id"]), bool)
+    request = await api.parts.operations.request(op_id)
+    assert request is not None
+    said = transition(request, state, reason=Reason.NODE_ERROR, detail="the disk is read-only", ended_at=NOON)
+    await api.parts.operations.record(said)
+    answer = await asking
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "application/problem+json")
+    problem = answer.json()
+    assert (problem["code"], problem["op_id"], problem["state"]) == ("operation_failed", op_id, state)
+    assert problem["detail"].startswith("backend deletion failed: ")
+    assert "the disk is read-only" in problem["detail"]
+    assert problem["error"]["message"] == problem["detail"]
+
+
+async def open_on(api: Api, node_id: str) -> list[str]:
+    """Removals of that node that somebody waits for."""
+    listed = (await api.http.get(f"/api/operations?node={node_id}")).json()["operations"]
+    return [entry["jobID"] for entry in listed if entry["isDeletion"]]
 
 
 async def test_a_removal_needs_a_name_and_a_node(api: Api) -> None:

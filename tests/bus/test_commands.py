@@ -35,14 +35,19 @@ class ScriptedDesk:
         self.heard: list[Command] = []
         self.gate = asyncio.Event()
         self.gate.set()
+        self.arrived = asyncio.Event()
         self.stopped = asyncio.Event()
         self.breaks = False
+        self.slow: frozenset[Kind] = frozenset(Kind)
+        """kinds that wait for the gate"""
 
     async def command(self, command: Command) -> CommandReply | None:
         if self.breaks:
             raise ValueError("a fault of the desk")
         self.heard.append(command)
-        await self.gate.wait()
+        self.arrived.set()
+        if command.kind in self.slow:
+            await self.gate.wait()
         return CommandReply(op_id=command.op_id, answer=Answer.ACCEPTED) if command.op_id else None
 
     async def cancel(self, command: CancelCommand) -> CancelReply:
@@ -107,6 +112,19 @@ async def test_a_slow_command_blocks_no_cancel(client, desk, node_id):
     desk.gate.set()
     assert (await slow).op_id == "slow"
     assert (await second).op_id == "second"
+
+
+async def test_a_slow_upgrade_blocks_no_install(client, desk, node_id):
+    """S36, superseded: an upgrade has a subject of its own, and an install is answered while it lasts."""
+    assert subjects.upgrade(node_id) != subjects.install(node_id)
+    desk.gate.clear()
+    desk.slow = frozenset({Kind.UPGRADE})
+    upgrade = asyncio.create_task(client.command(node_id, Command(op_id="slow", kind=Kind.UPGRADE), within=30))
+    await asyncio.wait_for(desk.arrived.wait(), 10)
+    assert (await client.command(node_id, Command(op_id="quick"), within=10)).answer is Answer.ACCEPTED
+    assert not upgrade.done()
+    desk.gate.set()
+    assert (await upgrade).op_id == "slow"
 
 
 async def test_no_node_is_away_and_a_silent_node_is_no_answer(client, desk, node_id):

@@ -21,7 +21,7 @@ from contracts import subjects
     ],
 )
 def test_a_subject_is_spelled_as_localai_and_our_agents_expect_it(rendered: str, expected: str) -> None:
-    """S24, S36: one progress subject for all kinds; upgrade has a subject of its own."""
+    """One progress subject for all kinds; upgrade has a subject of its own."""
     assert rendered == expected
 
 

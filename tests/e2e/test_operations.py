@@ -1,5 +1,9 @@
 """Kinds of operations end to end: what they stream, what they fetch again, and LocalAI's removals."""
 
+import asyncio
+
+import httpx2
+
 from tests.e2e.fleet import Fleet, offer
 from tests.e2e.slow_source import SlowSource, package
 from tests.e2e.test_install import MB, heard, unique
@@ -13,7 +17,7 @@ async def job_of(fleet: Fleet, path: str, **body: object) -> str:
 
 
 async def test_an_upgrade_streams_its_progress_as_an_install_does(fleet: Fleet, source: SlowSource) -> None:
-    """S22, S23, S24: not 0 % until the end."""
+    """S22: not 0 % until the end."""
     name = unique("upgraded")
     assert (await fleet.ended(await fleet.accepted("agent-1", **offer(source, name, package(MB)))))["changed"]
     newer = offer(source, f"{name}-2", package(3 * MB))
@@ -22,6 +26,28 @@ async def test_an_upgrade_streams_its_progress_as_an_install_does(fleet: Fleet, 
     changes, ticks = await heard(fleet, op_id, 0, "succeeded")
     assert [state for _, state in changes] == ["queued", "running", "succeeded"]
     assert ticks > 0
+
+
+async def test_work_goes_on_when_nobody_looks(fleet: Fleet, source: SlowSource) -> None:
+    """S8: whoever asked has gone; the list keeps showing it, and it ends by itself."""
+    name, built = unique("unwatched"), package(MB)
+    source.bytes_per_second = 2 * MB
+    body = offer(source, name, built)
+    async with httpx2.AsyncClient(base_url=fleet.url, headers=fleet.http.headers, trust_env=False) as asker:
+        op_id = (await asker.post("/api/nodes/agent-2/backends/install", json=body)).json()["jobID"]
+    await source.going.wait()
+    listed = (await fleet.http.get("/api/operations")).json()["operations"]
+    assert [entry["nodeID"] for entry in listed if entry["jobID"] == op_id] == [await id_of(fleet, "agent-2")]
+    async with asyncio.timeout(60):
+        while not fleet.live("agent-2", name).exists():  # noqa: ASYNC110 - looks at the disk, asks nobody
+            await asyncio.sleep(0.05)
+    operation = await fleet.ended(op_id)
+    assert (operation["state"], operation["changed"]) == ("succeeded", True)
+
+
+async def id_of(fleet: Fleet, node: str) -> str:
+    found: str = (await fleet.http.get(f"/api/nodes/{node}")).json()["id"]
+    return found
 
 
 async def test_a_retry_streams_its_progress_and_fetches_nothing_twice(fleet: Fleet, source: SlowSource) -> None:

@@ -21,6 +21,7 @@ from services.registration import Registration
 from store.batches import Batches
 from store.database import Database
 from store.inventory import InventoryTable
+from store.labels import Labels
 from store.nodes import Nodes
 from tests.services.conftest import TOKEN, Join, no_access, now
 
@@ -88,6 +89,15 @@ async def test_a_build_for_some_hardware_never_goes_to_everybody(desk: BatchDesk
 async def test_a_build_for_some_hardware_goes_to_nodes_that_were_named(desk: BatchDesk, join: Join) -> None:
     node = await join()
     assert (await desk.plan(BatchRequest(backend="engine-cuda", nodes=[node.name]))).targets == 1
+
+
+async def test_a_selector_chooses_by_labels(desk: BatchDesk, join: Join, database: Database) -> None:
+    """G12: selectors."""
+    zone, wanted, other = f"z{uuid.uuid4().hex[:8]}", await join(), await join()
+    await Labels(database).merge(wanted.id, {"zone": zone})
+    await Labels(database).merge(other.id, {"zone": "elsewhere"})
+    plan = await desk.plan(BatchRequest(backend="engine", selector=f"zone={zone}"))
+    assert [member.node_name for member in plan.members] == [wanted.name]
 
 
 async def test_who_may_not_get_work_is_left_out_by_name(desk: BatchDesk, join: Join) -> None:

@@ -24,7 +24,6 @@ async def ends_red(operation: Operation) -> ApplicationError:
 
 
 async def test_an_install_that_the_node_finishes_succeeds(begin: Begin) -> None:
-    """S8: nobody looks, and it ends."""
     operation = await begin()
     operation.station.say(operation.succeeded())
     result = await operation.result()

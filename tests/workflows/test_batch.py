@@ -81,12 +81,17 @@ async def test_absent_nodes_never_block_the_window(begin: Begin, fleet: Fleet) -
 
 
 async def test_a_paused_batch_starts_nothing_until_it_is_resumed(begin: Begin, fleet: Fleet) -> None:
+    """G12: pause."""
     handle = await begin(2, max_parallel=1)
     await fleet.until_asked("n0")
     await handle.signal(names.SIGNAL_PAUSE, BatchOrder(by="ada"))
     await fleet.until_state(BatchState.PAUSED)
     await fleet.settle("n0", State.SUCCEEDED)
-    assert (await handle.query(Batch.progress)).waiting == 1
+    async with asyncio.timeout(30):
+        while (progress := await handle.query(Batch.progress)).ended == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert (progress.waiting, progress.running) == (1, 0)
+    assert fleet.asked == ["n0"], "there was room, and nobody was asked"
     await handle.signal(names.SIGNAL_RESUME, BatchOrder(by="ada"))
     await fleet.until_asked("n1")
     await fleet.settle("n1", State.SUCCEEDED)
