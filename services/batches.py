@@ -25,6 +25,7 @@ from domain.errors import (
     InvalidRequest,
     NoBuildForNode,
     NotRetryable,
+    OperationConflict,
     OperationEnded,
     UnknownBatch,
     UnknownNode,
@@ -89,9 +90,12 @@ class BatchDesk:
 
     async def start(self, request: BatchRequest, *, actor: str, idempotency_key: str | None = None) -> BatchAccepted:
         """Freeze the targets, pin version and digest, and start the one workflow that asks for the operations."""
+        batch_id = derived_op_id("batch", actor, idempotency_key) if idempotency_key else new_op_id()
+        if idempotency_key and (begun := await self.batches.request(batch_id)):
+            return await self._repeated(begun, request)
         plan = await self._plan(request)
         batch = BatchInput(
-            batch_id=derived_op_id("batch", actor, idempotency_key) if idempotency_key else new_op_id(),
+            batch_id=batch_id,
             wanted=plan.wanted,
             builds=plan.builds,
             targets=tuple(_target(node, _build_of(node)) for node in plan.targets),
@@ -137,14 +141,18 @@ class BatchDesk:
     async def _begin(self, batch: BatchInput) -> BatchAccepted:
         await self.runs.start_batch(batch)
         await after_start(self.batches.open(batch))
-        return BatchAccepted(
-            batch_id=batch.batch_id,
-            jobID=batch.batch_id,
-            statusUrl=f"/api/backends/job/{batch.batch_id}",
-            message=STARTED[batch.wanted.kind],
-            jobs={each.node_name: member_op_id(batch.batch_id, each.node_id) for each in batch.targets},
-            skipped={each.node_name: each.detail for each in batch.left_out},
-        )
+        jobs = {each.node_name: member_op_id(batch.batch_id, each.node_id) for each in batch.targets}
+        return _accepted(batch, jobs, {each.node_name: each.detail for each in batch.left_out})
+
+    async def _repeated(self, begun: BatchInput, request: BatchRequest) -> BatchAccepted:
+        """What was begun the first time: nodes, galleries and tags may have changed since."""
+        if (begun.wanted.kind, begun.wanted.force) != (request.kind, request.force):
+            raise OperationConflict(
+                f"This Idempotency-Key was used for another request (batch {begun.batch_id}).", batch=begun.batch_id
+            )
+        members = await self.batches.members(begun.batch_id)
+        jobs = {each.node_name: each.op_id for each in members if each.op_id}
+        return _accepted(begun, jobs, {each.node_name: each.detail for each in members if not each.op_id})
 
     async def _plan(self, request: BatchRequest) -> Plan:
         self._refuse_concrete(request)
@@ -207,6 +215,17 @@ class BatchDesk:
         if node is None:
             raise UnknownNode(f"There is no node {name}.", node=name)
         return node
+
+
+def _accepted(batch: BatchInput, jobs: dict[str, str], skipped: dict[str, str]) -> BatchAccepted:
+    return BatchAccepted(
+        batch_id=batch.batch_id,
+        jobID=batch.batch_id,
+        statusUrl=f"/api/backends/job/{batch.batch_id}",
+        message=STARTED[batch.wanted.kind],
+        jobs=jobs,
+        skipped=skipped,
+    )
 
 
 def _why_not(node: NodeView, family: str, having: dict[str, Installed], request: BatchRequest) -> Member | None:

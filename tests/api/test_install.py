@@ -1,10 +1,14 @@
 """Installs over HTTP: 202 and durable, or a refusal that says why."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.agent import web
+from tests.agent.registry import publish
+from tests.agent.web import Web
 from tests.api.station import Api
 
 
@@ -107,3 +111,39 @@ async def test_text_with_a_nul_is_accepted_and_shown_without_it(api: Api) -> Non
     accepted = await install(api, node["id"], backend="echo", reason="a\0b")
     detail = (await api.http.get(accepted.json()["operation"])).json()
     assert detail["note"] == "a\ufffdb"
+
+
+# from a registry ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[Web]:
+    with web.running() as site:
+        yield site
+
+
+async def test_a_reference_is_shown_with_the_digest_that_it_stood_for(api: Api, registry: Web) -> None:
+    node, image = await api.approved_node(), publish(registry, [b"layer"])
+    accepted = (await install(api, node["id"], uri=image.reference, name="engine")).json()
+    shown = (await api.http.get(accepted["operation"])).json()
+    assert (shown["backend"], shown["uri"]) == ("engine", f"{image.reference}@{image.digest}")
+    assert f"sha256:{shown['sha256']}" == image.digest
+
+
+async def test_localais_external_install_takes_a_bare_reference(api: Api, registry: Web) -> None:
+    await api.approved_node()
+    image = publish(registry, [b"layer"], name="team/external")
+    answer = await api.http.post("/api/backends/install-external", json={"uri": image.reference})
+    assert answer.status_code == 200, answer.text
+    batch = await api.parts.batches.request(answer.json()["jobID"])
+    assert batch is not None
+    assert (batch.wanted.backend, batch.wanted.uri) == ("external", f"{image.reference}@{image.digest}")
+
+
+async def test_a_registry_that_is_down_is_a_503_that_names_it(api: Api) -> None:
+    node = await api.approved_node()
+    answer = await install(api, node["id"], uri="127.0.0.1:9/team/engine:1")
+    problem = answer.json()
+    assert (answer.status_code, problem["registry"]) == (503, "127.0.0.1:9")
+    assert "by its digest" in problem["remedy"]
+    assert int(answer.headers["Retry-After"]) > 0

@@ -182,6 +182,17 @@ async def test_a_batch_asks_the_registry_once_and_a_mirror_answers(
     assert asked(image) == 1
 
 
+async def test_a_repeated_batch_is_answered_as_it_was_begun(desk: BatchDesk, join: Join, image: Published) -> None:
+    """Although the registry has nothing of it any more."""
+    one, two = await join(), await join()
+    request = BatchRequest(backend="engine", nodes=[one.name, two.name])
+    first = await desk.start(request, actor="ada", idempotency_key="b-pin")
+    image.site.files.clear()
+    assert await desk.start(request, actor="ada", idempotency_key="b-pin") == first
+    with pytest.raises(OperationConflict, match="Idempotency-Key"):
+        await desk.start(request.model_copy(update={"force": True}), actor="ada", idempotency_key="b-pin")
+
+
 async def test_a_batch_is_not_begun_without_its_registry(desk: BatchDesk, join: Join, image: Published) -> None:
     image.site.files.clear()
     node = await join()
