@@ -40,6 +40,7 @@ STATUS: dict[type[NodesmithError], int] = {
     errors.GalleryUnreadable: 400,
     errors.UploadExists: 409,
     errors.UploadRefused: 400,
+    errors.UploadTooLarge: 413,
     errors.UnknownArtifact: 404,
     errors.RegistryDenied: 409,
     errors.RegistryDown: 503,

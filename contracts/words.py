@@ -112,6 +112,10 @@ ERRORS: dict[str, Words] = {
     "gallery_unreadable": Words("The gallery cannot be read.", "Check its address; the last good copy stays in use."),
     "upload_exists": Words("That version of that backend is there already.", "Give the archive another version."),
     "upload_refused": Words("The archive cannot be taken in.", "Pack it with `nodesmith backend pack DIR`."),
+    "upload_too_large": Words(
+        "The archive is larger than this site takes.",
+        "Make it smaller, or let the admin raise NODESMITH_UPLOAD_LIMIT; nothing was kept.",
+    ),
     "unknown_artifact": Words(
         "The registry has nothing under that name.", "Check repository and tag; nothing was started."
     ),

@@ -126,6 +126,12 @@ class UploadRefused(NodesmithError):
     code = "upload_refused"
 
 
+class UploadTooLarge(NodesmithError):
+    """The archive is larger than this site takes."""
+
+    code = "upload_too_large"
+
+
 class UnknownArtifact(NodesmithError):
     """The registry has nothing under that name."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from domain.errors import UploadRefused
+from domain.errors import UploadRefused, UploadTooLarge
 
 _ENDINGS = {b"\x1f\x8b": ".tar.gz", b"\x28\xb5\x2f\xfd": ".tar.zst"}
 _BLOCK = 1024 * 1024
@@ -29,6 +29,11 @@ class Storeroom:
     def __init__(self, folder: Path, *, limit: int) -> None:
         self._folder = folder
         self._limit = limit
+
+    def check(self, size: int) -> None:
+        """Refuse what is larger than the limit, as soon as that is known."""
+        if size > self._limit:
+            raise UploadTooLarge(f"The archive is larger than {self._limit} bytes.", limit=self._limit)
 
     async def take(self, name: str, version: str, content: AsyncIterator[bytes]) -> Stored:
         """Write what comes to disk as it comes; nothing is left behind when it breaks off."""
@@ -56,8 +61,7 @@ class Storeroom:
         async for part in content:
             waiting += part
             size += len(part)
-            if size > self._limit:
-                raise UploadRefused(f"The archive is larger than {self._limit} bytes.")
+            self.check(size)
             if len(waiting) >= _BLOCK:
                 ending = ending or _ending(waiting)
                 await asyncio.to_thread(_put, file, digest, bytes(waiting))

@@ -55,6 +55,7 @@ class Galleries:
     catalogue: Catalogue
     builtin: Sequence[Entry]
     refresh_every: timedelta
+    look_every_s: float = LOOK_EVERY_S
     _seen: tuple[object, ...] | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -122,7 +123,7 @@ class Galleries:
                 await asyncio.gather(*(self._read_again(copy, patient=True) for copy in due))
             except NodesmithError as error:
                 log.info("galleries.not_synced", error=error.message)
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(self.look_every_s)
 
     async def _read_again(self, copy: GalleryCopy, *, patient: bool) -> None:
         """The last good copy stays in use when no source has a better one."""

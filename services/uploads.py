@@ -29,6 +29,7 @@ class Stored(Protocol):
 
 
 class Storeroom(Protocol):
+    def check(self, size: int) -> None: ...
     async def take(self, name: str, version: str, content: AsyncIterator[bytes]) -> Stored: ...
     async def drop(self, file: str) -> None: ...
 
@@ -40,9 +41,12 @@ class UploadDesk:
     galleries: Galleries
     builtin: Sequence[Entry]
 
-    async def take(self, wanted: UploadView, content: AsyncIterator[bytes], *, by: str) -> UploadView:
+    async def take(
+        self, wanted: UploadView, content: AsyncIterator[bytes], *, by: str, announced: int = 0
+    ) -> UploadView:
         """Store an archive and list it; `wanted.sha256`, if given, is what it must have."""
         self._refuse_ours(wanted)
+        self.storeroom.check(announced)
         stored = await self.storeroom.take(wanted.name, wanted.version, content)
         told = {"uri": f"{ROUTE}/{stored.file}", "sha256": stored.sha256, "size": stored.size, "gallery": BUILTIN}
         upload = wanted.model_copy(update=told)

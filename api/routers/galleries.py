@@ -87,7 +87,9 @@ async def upload(
     wanted = UploadView(
         name=name, version=version, uri="", sha256=sha256, description=description, tags=tag or [], uploaded_by=actor
     )
-    kept = await parts.gallery.uploads.take(wanted, request.stream(), by=actor)
+    length = request.headers.get("content-length", "")
+    announced = int(length) if length.isdecimal() else 0
+    kept = await parts.gallery.uploads.take(wanted, request.stream(), by=actor, announced=announced)
     auditing.tell(request, target=f"{name} {version}", after=kept.model_dump(mode="json", include={"sha256", "size"}))
     return kept
 

@@ -18,6 +18,12 @@ from tests.gallery import wild
 from tests.gallery.site import Page, Site, serving
 
 ARCHIVE = gzip.compress(b"a tiny archive", mtime=0)
+LIMIT = 4 * 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def settings(settings: ControlSettings) -> ControlSettings:
+    return settings.model_copy(update={"upload_limit": LIMIT})
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +219,26 @@ async def test_an_upload_may_be_larger_than_other_bodies(api: Api) -> None:
     large = ARCHIVE[:2] + secrets.token_bytes(3 * 1024 * 1024)
     answer = await api.http.put(upload_path(), content=large)
     assert answer.json()["sha256"] == hashlib.sha256(large).hexdigest()
+
+
+async def test_an_upload_over_the_limit_is_413_announced_or_not(api: Api) -> None:
+    before = set(api.parts.artifacts.iterdir())
+    taken = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal taken
+        yield ARCHIVE
+        while taken < 4 * LIMIT:
+            taken += 64 * 1024
+            yield bytes(64 * 1024)
+
+    announced = await api.http.put(upload_path(), content=ARCHIVE + bytes(LIMIT))
+    streamed = await api.http.put(upload_path(), content=endless())
+    for answer in (announced, streamed):
+        assert (answer.status_code, answer.json()["code"]) == (413, "upload_too_large"), answer.text
+        assert answer.json()["limit"] == str(LIMIT)
+        assert "NODESMITH_UPLOAD_LIMIT" in answer.json()["remedy"]
+    assert set(api.parts.artifacts.iterdir()) == before
 
 
 # who may do what
