@@ -1,6 +1,7 @@
 """Installing, upgrading and removing backends for real."""
 
 import asyncio
+from dataclasses import replace
 
 from agent.archive import Limits, OpenArchive, Unpacker
 from agent.changeover import Changed, Changeover
@@ -92,6 +93,7 @@ class Installer:
             await run(job.halt, self._shelf.unstage, command.family, command.op_id)
         if not self._space.has_headroom():
             await run(job.halt, self._shelf.forget_previous, command.family)
+            changed = replace(changed, after=await run(job.halt, self._shelf.installed, command.family))
         return _done(before, changed)
 
     def _unpacking(self, job: Job, plan: Plan) -> Consume:

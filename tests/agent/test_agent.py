@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import shutil
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +79,22 @@ async def test_an_upgrade_keeps_the_previous_version(start_agent: StartAgent):
     assert outcome.after.previous_version == "1"
     assert (node.live() / "run.sh").read_bytes() == b"echo 2"
     assert (node.live().parent / "previous" / "run.sh").read_bytes() == b"echo 1"
+
+
+async def test_without_headroom_the_previous_version_is_given_up_and_nobody_is_promised_it(
+    start_agent: StartAgent, tmp_path: Path
+):
+    """The new one takes more room than its archive told: 100 MB come out of half a megabyte."""
+    node = await start_agent(disk_headroom=shutil.disk_usage(tmp_path).free - 50_000_000)
+    await node.outcome_of(node.command(ECHO_1))
+    roomy = packed(run_sh=b"echo 2", noughts=bytes(100_000_000))
+    outcome = await node.outcome_of(node.command(roomy, version="2", kind=Kind.UPGRADE))
+    assert (outcome.result, outcome.reason) == (Result.SUCCEEDED, None)
+    assert outcome.after is not None
+    assert (outcome.after.version, outcome.after.previous_version) == ("2", "")
+    assert {path.name for path in node.live().parent.iterdir()} == {"2", "current"}
+    (listed,) = (await node.control.list_backends(node.id, within=LONG)).backends
+    assert (listed.version, listed.previous_version) == ("2", "")
 
 
 @pytest.mark.parametrize("kind", [Kind.INSTALL, Kind.UPGRADE, Kind.ROLLBACK, Kind.REMOVE])
