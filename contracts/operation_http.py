@@ -15,12 +15,20 @@ class InstallRequest(Shape):
 
     backend: str = Field(default="", max_length=255)
     backend_galleries: str = ""
-    uri: str = Field(default="", max_length=2048)
+    uri: str = Field(
+        default="",
+        max_length=2048,
+        description="An archive (http, https, file) or host/name:tag of a registry, with oci:// or without a scheme.",
+    )
     name: str = Field(default="", max_length=255)
     alias: str = Field(default="", max_length=255)
     # ours
     version: str = Field(default="", max_length=128)
-    sha256: str = Field(default="", pattern=r"^(sha256:)?[0-9a-fA-F]{64}$|^$")
+    sha256: str = Field(
+        default="",
+        pattern=r"^(sha256:)?[0-9a-fA-F]{64}$|^$",
+        description="Of an archive by uri it is needed; in a registry it is the digest to take, whatever the tag says.",
+    )
     force: bool = False
     reason: str = Field(default="", max_length=500)
     on_drained: bool = False
