@@ -1,12 +1,14 @@
 """Operations in LocalAI's words: the job status, and the entry of the live list."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contracts.batches import ENDED_BATCHES, BatchState, BatchView, MemberView
+from contracts.galleries import CatalogueEntry, CataloguePage
 from contracts.localai_http import JobStatus, OpStatus
 from contracts.operation_http import OperationView
 from contracts.words import LOCALAI_OUTCOMES, LOCALAI_TASK_TYPES
+from domain.identity import family_of
 from domain.operation import ENDED, OPEN, Kind, State
 
 _BAD = (State.FAILED, State.EXPIRED, State.DEAD_LETTER, "conflict", "refused", "not_started")
@@ -117,6 +119,37 @@ def _member(member: MemberView) -> dict[str, Any]:
         "percentage": member.percentage,
     }
     return {**node, "error": member.detail or member.state} if member.state in _BAD else node
+
+
+def with_work(page: CataloguePage, open_operations: Sequence[OperationView]) -> CataloguePage:
+    """The catalogue with what is going on: an entry is in work while an operation on it is open anywhere."""
+    at_work: dict[str, list[OperationView]] = {}
+    for operation in open_operations:
+        at_work.setdefault(family_of(operation.backend), []).append(operation)
+    busy = {entry.id: found for entry in page.backends if (found := _work_on(entry, at_work))}
+    jobs = {key: found.batch_id or found.op_id for key, found in busy.items()}
+    in_work = [_in_work(entry, _work_on(entry, at_work)) for entry in page.backends]
+    kinds = {key: _task_of(found) for key, found in busy.items()}
+    return page.model_copy(update={"backends": in_work, "processingBackends": jobs, "taskTypes": kinds})
+
+
+def _work_on(entry: CatalogueEntry, at_work: Mapping[str, Sequence[OperationView]]) -> OperationView | None:
+    """The oldest one; an operation that names a version is about that version only."""
+    found = at_work.get(family_of(entry.name), ())
+    return next((each for each in found if not each.version or each.version == entry.version), None)
+
+
+def _in_work(entry: CatalogueEntry, work: OperationView | None) -> CatalogueEntry:
+    if work is None:
+        return entry
+    is_removal = work.kind is Kind.REMOVE
+    return entry.model_copy(update={"processing": True, "jobID": work.batch_id or work.op_id, "isDeletion": is_removal})
+
+
+def _task_of(operation: OperationView) -> str:
+    if operation.state in (State.QUEUED, State.WAITING):
+        return "Waiting"
+    return "Deletion" if operation.kind is Kind.REMOVE else "Installation"
 
 
 def history_entry(operation: OperationView) -> dict[str, Any]:

@@ -69,19 +69,24 @@ class LocalaiCatalogue:
         ]
 
     async def known(self) -> list[KnownBackend]:
-        """What people choose from: metas, and builds that belong to none."""
+        """The names, and whether a node has any of theirs."""
         await self.galleries.sync()
         installed = await self._names()
         return [
             KnownBackend(
                 name=entry.artifact.name,
-                modality=modality(entry.tags),
+                modality=next(iter(modalities(entry.tags)), ""),
                 description=entry.artifact.description.strip() or None,
                 installed=_is_installed(entry, installed),
             )
-            for entry in _newest(self.galleries.catalogue)
-            if entry.is_meta or not entry.artifact.meta
+            for entry in _chosen_from(self.galleries.catalogue)
         ]
+
+    async def uses(self) -> dict[str, list[str]]:
+        """What each of them is for; most are for one thing, some for several."""
+        await self.galleries.sync()
+        chosen = _chosen_from(self.galleries.catalogue)
+        return {entry.artifact.name: sorted(modalities(entry.tags)) for entry in chosen}
 
     async def references(self) -> list[GalleryReference]:
         return [
@@ -117,10 +122,10 @@ class LocalaiCatalogue:
         )
 
 
-def modality(tags: Iterable[str]) -> str:
-    """What a backend is for."""
+def modalities(tags: Iterable[str]) -> list[str]:
+    """What a backend is for, what it is mainly for first."""
     said = {tag.casefold().replace(" ", "-") for tag in tags}
-    return next((name for name, telling in _MODALITIES.items() if said.intersection(telling)), "")
+    return [name for name, telling in _MODALITIES.items() if said.intersection(telling)]
 
 
 def _newest(catalogue: Catalogue) -> list[Entry]:
@@ -128,6 +133,11 @@ def _newest(catalogue: Catalogue) -> list[Entry]:
     found = {(entry.gallery, entry.artifact.name): None for entry in catalogue.listed()}
     newest = (catalogue.find(f"{gallery}@{name}") for gallery, name in found)
     return [entry for entry in newest if entry is not None]
+
+
+def _chosen_from(catalogue: Catalogue) -> list[Entry]:
+    """What people choose from: metas, and builds that belong to none."""
+    return [entry for entry in _newest(catalogue) if entry.is_meta or not entry.artifact.meta]
 
 
 def _takes_backends(node: NodeView) -> bool:

@@ -6,14 +6,18 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query
 
 from api.auth import Operator, viewer
-from api.localai import batch_job_status, job_status
+from api.localai import batch_job_status, job_status, with_work
 from api.parts import PartsOf
 from api.problems import responses
 from contracts.galleries import CataloguePage, NodeSuitability, UpgradeInfo
 from contracts.localai_http import JobStatus
+from contracts.operation_http import OperationFilter
 from services.catalogue import EVERYTHING, Search
 
 router = APIRouter(prefix="/api/backends", tags=["backends"], dependencies=[Depends(viewer)])
+
+_WORK_LOOKED_AT = 500
+"""open operations that the catalogue is marked with, the oldest; `GET /api/operations` has them all"""
 
 
 class Sort(StrEnum):
@@ -44,7 +48,10 @@ async def list_backends(
 ) -> CataloguePage:
     """What can be installed by name, where it is installed, and what cannot be used and why."""
     descending = order is Order.DESCENDING
-    return await parts.gallery.desk.page(Search(term, tag, gallery, page, items, sort, descending=descending))
+    found = await parts.gallery.desk.page(Search(term, tag, gallery, page, items, sort, descending=descending))
+    if found.stale:
+        return found
+    return with_work(found, await parts.history.open_ones(OperationFilter(), limit=_WORK_LOOKED_AT))
 
 
 @router.get("/upgrades", responses=responses())
@@ -60,6 +67,12 @@ async def check_upgrades(parts: PartsOf, _actor: Operator) -> dict[str, UpgradeI
     await parts.gallery.galleries.sync()
     await parts.gallery.upgrades.check()
     return await parts.gallery.upgrades.list()
+
+
+@router.get("/usecases", responses=responses())
+async def list_uses(parts: PartsOf) -> dict[str, list[str]]:
+    """Name of a backend -> what it is for, as the tags of its gallery tell it."""
+    return await parts.gallery.localai.uses()
 
 
 @router.get("/suitability", responses=responses(400, 404))

@@ -9,7 +9,7 @@ import pytest
 
 from contracts.messages import Heartbeat, Installed
 from runtime.settings import ControlSettings
-from services.localai_catalogue import modality
+from services.localai_catalogue import modalities
 from store.inventory import InventoryTable
 from tests.api.station import Api, until
 from tests.databases import opened
@@ -145,7 +145,29 @@ async def test_a_refusal_has_the_shape_that_clients_of_these_paths_read(api: Api
 
 @pytest.mark.parametrize(
     ("tags", "said"),
-    [(["CPU", "text to speech"], "tts"), (["LLM", "embeddings"], "text"), (["Rerank"], "reranker"), (["GPU"], "")],
+    [
+        (["CPU", "text to speech"], ["tts"]),
+        (["embeddings", "LLM"], ["text", "embeddings"]),
+        (["Rerank"], ["reranker"]),
+        (["GPU"], []),
+    ],
 )
-def test_what_a_backend_is_for_is_told_by_its_tags(tags: list[str], said: str) -> None:
-    assert modality(tags) == said
+def test_what_a_backend_is_for_is_told_by_its_tags(tags: list[str], said: list[str]) -> None:
+    assert modalities(tags) == said
+
+
+async def test_uses_are_told_by_name(api: Api, engine: str) -> None:
+    uses = await asked(api, "/api/backends/usecases")
+    assert (uses[engine], uses["echo"]) == (["text"], [])
+
+
+async def test_the_catalogue_says_what_is_in_work(api: Api) -> None:
+    node = await api.approved_node()
+    accepted = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"})
+    op_id = accepted.json()["jobID"]
+    page = await asked(api, "/api/backends?term=echo&gallery=builtin")
+    marked = {entry["version"]: (entry["processing"], entry["jobID"]) for entry in page["backends"]}
+    assert (marked["1"], marked["2"]) == ((False, ""), (True, op_id))
+    assert page["processingBackends"] == {"builtin@echo": op_id}
+    assert page["taskTypes"] == {"builtin@echo": "Waiting"}
+    await api.http.post(f"/api/operations/{op_id}/cancel", json={"force": True})
