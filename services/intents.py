@@ -65,7 +65,8 @@ class Intents:
         artifact = self.catalogue.resolve(request.backend, request.version, capability=capability)
         if artifact is None:
             asked = f"{request.backend} {request.version}".rstrip()
-            raise UnknownBackend(f"No gallery has the backend {asked}.", backend=request.backend)
+            field = "version" if request.version and self.catalogue.resolve(request.backend) else "backend"
+            raise UnknownBackend(f"No gallery has the backend {asked}.", backend=request.backend, field=field)
         return Wanted(
             kind=kind,
             backend=artifact.name,

@@ -17,6 +17,7 @@ from temporalio.client import Client
 
 from api.app import create_app
 from bus.credentials import new_trust
+from domain.operation import State
 from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect, prepare_namespace
 from services.gate import Gate
@@ -26,6 +27,7 @@ from stack.postgres import PostgresServer
 from stack.temporal import TemporalServer
 from tests.api.station import ADMIN_TOKEN, Api, bearer, composed, ready, settings_for, until
 from tests.servers import NatsForTests, free_port
+from tests.store.transitions import a_request, transition
 
 HANGS_S = 20
 
@@ -67,6 +69,51 @@ async def test_without_temporal_writes_are_refused_and_lists_are_served(without_
     assert "no operation can be started" in readiness.json()["missing"]["temporal"]
 
 
+async def test_without_temporal_every_write_to_a_run_is_refused(without_temporal: Api) -> None:
+    """A batch, a cancel and a retry say the same as an install, and change nothing."""
+    api, node = without_temporal, await without_temporal.approved_node()
+    running, failed = a_request(node_id=node["id"]), a_request(node_id=node["id"])
+    await api.parts.operations.record(transition(running, State.RUNNING), transition(failed, State.FAILED))
+    for path, body in (
+        ("/api/batches", {"backend": "echo", "nodes": [node["name"]]}),
+        (f"/api/operations/{running.op_id}/cancel", {}),
+        (f"/api/operations/{failed.op_id}/retry", {}),
+    ):
+        answer = await asked(api, "POST", path, json=body)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2"), answer.text
+        assert answer.json()["server"] == "temporal"
+    assert (await api.http.get("/api/batches")).json() == []
+    [entry] = (await api.http.get(f"/api/operations?node={node['id']}&state=running")).json()["operations"]
+    assert entry["jobID"] == running.op_id
+
+
+async def test_a_temporal_that_hangs_is_as_good_as_none(api: Api, settings: ControlSettings) -> None:
+    """It takes the connection and says nothing: each call is bounded by itself."""
+    async with silent_server() as address:
+        client = await connect(settings.model_copy(update={"temporal_address": address}), lazy=True)
+        async with on_temporal(api, client) as hanging:
+            path = f"/api/nodes/{(await api.approved_node())['id']}/backends/install"
+            answer = await asked(hanging, "POST", path, json={"backend": "echo"})
+            assert (answer.status_code, answer.json()["server"]) == (503, "temporal")
+            assert answer.headers["retry-after"] == "2"
+
+
+@asynccontextmanager
+async def silent_server() -> AsyncIterator[str]:
+    over = asyncio.Event()
+
+    async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        over.set()
+        server.close()
+
+
 async def test_without_our_namespace_temporal_is_not_prepared_yet(api: Api, settings: ControlSettings) -> None:
     async with with_namespace(api, settings) as (early, _):
         await refused_as_unprepared(early, "is not found")
@@ -90,11 +137,17 @@ async def test_without_our_search_attributes_temporal_is_503_until_it_has_them(
 async def with_namespace(api: Api, settings: ControlSettings) -> AsyncIterator[tuple[Api, Client]]:
     """The same API, as it would be on a Temporal that has just started."""
     client = await connect(settings.model_copy(update={"temporal_namespace": f"fresh-{secrets.token_hex(4)}"}))
+    async with on_temporal(api, client) as early:
+        yield early, client
+
+
+@asynccontextmanager
+async def on_temporal(api: Api, client: Client) -> AsyncIterator[Api]:
     gate = Gate(api.parts.operations, TemporalRuns(client, queue="nobody"))
     parts = replace(api.parts, admission=replace(api.parts.admission, gate=gate))
     transport = httpx2.ASGITransport(app=create_app(parts))
     async with httpx2.AsyncClient(transport=transport, base_url=api.url, headers=bearer(ADMIN_TOKEN)) as http:
-        yield Api(api.url, parts, http), client
+        yield Api(api.url, parts, http)
 
 
 async def refused_as_unprepared(api: Api, missing: str) -> str:
