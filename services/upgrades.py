@@ -58,6 +58,8 @@ class Upgrades:
     check_every: timedelta
     ask: Ask | None = None
     """admits an upgrade; None: nothing is upgraded by itself"""
+    first_look_s: float = FIRST_LOOK_S
+    look_every_s: float = LOOK_EVERY_S
 
     async def list(self) -> dict[str, UpgradeInfo]:
         """Name of a backend -> what can be upgraded of it."""
@@ -77,14 +79,14 @@ class Upgrades:
 
     async def run(self) -> None:
         """Beside the requests: ask in time, and upgrade by itself where that was asked for."""
-        await asyncio.sleep(FIRST_LOOK_S)
+        await asyncio.sleep(self.first_look_s)
         while True:
             try:
                 await self.check(older_than=self.check_every)
                 await self.upgrade_all()
             except NodesmithError as error:
                 log.info("upgrades.not_checked", error=error.message)
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(self.look_every_s)
 
     async def _ask_registry(self, reference: str, slots: asyncio.Semaphore) -> None:
         async with slots:

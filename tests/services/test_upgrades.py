@@ -1,5 +1,6 @@
 """Upgrades over the fleet: majority, drift, versions, digests of tags, development variants."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -9,12 +10,14 @@ import pytest
 from contracts.galleries import Installation
 from contracts.messages import Installed
 from contracts.operation_http import InstallRequest
+from domain.errors import ServiceUnavailable
 from domain.operation import Kind
 from gallery import oci
 from gallery.catalogue import Catalogue
 from gallery.index import read_index
 from services.upgrades import Upgrades
 from tests.gallery import wild
+from tests.store.clock import SetClock
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 OLD, NEW = ("sha256:" + letter * 64 for letter in "ab")
@@ -144,3 +147,40 @@ async def test_nothing_is_upgraded_by_itself_unless_asked_for(catalogue: Catalog
     await replace(fleet, ask=ask).upgrade_all()
     await replace(fleet, ask=ask).upgrade_all()
     assert asked == [(Kind.UPGRADE, "n1", "tool", "tool:n1:2:")] * 2
+
+
+async def test_the_loop_asks_again_in_time_and_survives_an_outage(catalogue: Catalogue) -> None:
+    """Beside the requests: a registry is asked once a period, however often the loop looks."""
+    clock, looked = SetClock(NOW), asyncio.Event()
+
+    class Outage(PlayedFleet):
+        """Fails at the first look; the other looks are told."""
+
+        looks = 0
+
+        async def list(self) -> Sequence[Installation]:
+            self.looks += 1
+            looked.set()
+            if self.looks == 1:
+                raise ServiceUnavailable("PostgreSQL does not answer.")
+            return self.installed
+
+    fleet, registries = Outage([on("n1", "cuda12-engine", digest=OLD)]), PlayedRegistries({ENGINE: NEW})
+    upgrades = Upgrades(
+        catalogue, fleet, PlayedTags(), registries, clock, timedelta(hours=6), first_look_s=0, look_every_s=0
+    )
+    running = asyncio.create_task(upgrades.run())
+
+    async def looks(number: int) -> None:
+        async with asyncio.timeout(20):
+            while fleet.looks < number:
+                looked.clear()
+                await looked.wait()
+
+    await looks(8)
+    assert registries.asked == [ENGINE]
+    clock.forward(seconds=6 * 3600)
+    await looks(fleet.looks + 2)
+    running.cancel()
+    assert registries.asked[:2] == [ENGINE, ENGINE]
+    assert (await upgrades.list())["cuda12-engine"].available_digest == NEW
