@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import JSONResponse
 
+from api import auditing
 from api.auth import Operator, viewer
 from api.parts import IdempotencyKey, PartsOf
 from api.problems import responses
@@ -49,29 +50,39 @@ async def get_batch(batch_id: BatchId, parts: PartsOf) -> BatchDetail:
 
 
 @router.post("/batches/{batch_id}/retry", status_code=202, responses=responses(400, 404, 409))
-async def retry_batch(batch_id: BatchId, parts: PartsOf, actor: Operator, body: Because | None = None) -> BatchAccepted:
+async def retry_batch(
+    batch_id: BatchId, request: Request, parts: PartsOf, actor: Operator, body: Because | None = None
+) -> BatchAccepted:
     """A new batch over the nodes that did not succeed, with the same version and digest."""
-    return await parts.desk.retry(batch_id, actor=actor, note=body.reason if body else "")
+    accepted = await parts.desk.retry(batch_id, actor=actor, note=body.reason if body else "")
+    auditing.tell(request, after=accepted.model_dump(mode="json"))
+    return accepted
 
 
 @router.post("/batches/{batch_id}/pause", responses=responses(400, 404, 409))
-async def pause_batch(batch_id: BatchId, parts: PartsOf, actor: Operator, body: Because | None = None) -> Message:
+async def pause_batch(
+    batch_id: BatchId, request: Request, parts: PartsOf, actor: Operator, body: Because | None = None
+) -> Message:
     """What runs goes on; nothing more is started."""
     del body  # the audit trail reads it
-    return await _order(parts, batch_id, "pause", actor)
+    return await _order(request, parts, batch_id, "pause", actor)
 
 
 @router.post("/batches/{batch_id}/resume", responses=responses(400, 404, 409))
-async def resume_batch(batch_id: BatchId, parts: PartsOf, actor: Operator, body: Because | None = None) -> Message:
+async def resume_batch(
+    batch_id: BatchId, request: Request, parts: PartsOf, actor: Operator, body: Because | None = None
+) -> Message:
     del body  # the audit trail reads it
-    return await _order(parts, batch_id, "resume", actor)
+    return await _order(request, parts, batch_id, "resume", actor)
 
 
 @router.post("/batches/{batch_id}/cancel", responses=responses(400, 404, 409))
-async def cancel_batch(batch_id: BatchId, parts: PartsOf, actor: Operator, body: Because | None = None) -> Message:
+async def cancel_batch(
+    batch_id: BatchId, request: Request, parts: PartsOf, actor: Operator, body: Because | None = None
+) -> Message:
     """Nothing more is started, and what this batch started is cancelled; what it only joined goes on."""
     del body  # the audit trail reads it
-    return await _order(parts, batch_id, "cancel", actor)
+    return await _order(request, parts, batch_id, "cancel", actor)
 
 
 @router.get("/hold", responses=responses())
@@ -80,19 +91,28 @@ async def get_hold(parts: PartsOf) -> HoldView:
 
 
 @router.post("/hold", responses=responses(400))
-async def hold(body: HoldBody, parts: PartsOf, actor: Operator) -> HoldView:
+async def hold(body: HoldBody, request: Request, parts: PartsOf, actor: Operator) -> HoldView:
     """Nothing that is not on a node yet starts, on any replica, until it is released."""
-    return await parts.holding.hold(body.reason, actor=actor)
+    before = await parts.holding.standing()
+    return _told(request, before, await parts.holding.hold(body.reason, actor=actor))
 
 
 @router.post("/release", responses=responses(400))
-async def release(parts: PartsOf, actor: Operator, body: Because | None = None) -> HoldView:
+async def release(request: Request, parts: PartsOf, actor: Operator, body: Because | None = None) -> HoldView:
     del body  # the audit trail reads it
-    return await parts.holding.release(actor=actor)
+    before = await parts.holding.standing()
+    return _told(request, before, await parts.holding.release(actor=actor))
 
 
-async def _order(parts: PartsOf, batch_id: str, order: str, actor: str) -> Message:
+def _told(request: Request, before: HoldView, after: HoldView) -> HoldView:
+    auditing.tell(request, target="hold", before=before.model_dump(mode="json"), after=after.model_dump(mode="json"))
+    return after
+
+
+async def _order(request: Request, parts: PartsOf, batch_id: str, order: str, actor: str) -> Message:
+    known = await parts.batches.find(batch_id)
     await parts.desk.order(batch_id, ORDERS[order], actor=actor)
+    auditing.tell(request, before={"state": known.state} if known else None, after={"order": order})
     return Message(message=f"batch {order} accepted")
 
 

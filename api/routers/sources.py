@@ -1,7 +1,7 @@
 """How hosts are reached: set by an admin, told only to a node that asks with its own credential."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -31,18 +31,26 @@ async def list_sources(parts: PartsOf) -> list[SourceView]:
 async def set_source(host: Host, body: SourceRequest, request: Request, parts: PartsOf, actor: Admin) -> SourceView:
     """Say how a host is reached: credential, certificates, proxy; all of it at once."""
     _check(body)
+    before = await _told(parts, host)
     view = await parts.gallery.sources.put(host.casefold(), body, by=actor)
-    auditing.tell(request, target=view.host, after=view.model_dump(mode="json", include=_TOLD))
+    auditing.tell(request, target=view.host, before=before, after=view.model_dump(mode="json", include=_TOLD))
     return view
 
 
 @router.delete("/sources/{host}", name="remove", responses=responses(400, 404))
 async def remove_source(host: Host, request: Request, parts: PartsOf, _actor: Admin) -> Message:
     """Forget what was set for a host."""
+    before = await _told(parts, host)
     if not await parts.gallery.sources.remove(host.casefold()):
         raise UnknownSource(f"Nothing is set for {host}.", host=host)
-    auditing.tell(request, target=host.casefold(), before={"host": host.casefold()})
+    auditing.tell(request, target=host.casefold(), before=before)
     return Message(message="source removed")
+
+
+async def _told(parts: PartsOf, host: str) -> dict[str, Any] | None:
+    """What the audit trail may know of what is set for a host."""
+    found = (each for each in await parts.gallery.sources.list() if each.host == host.casefold())
+    return next((each.model_dump(mode="json", include=_TOLD) for each in found), None)
 
 
 @router.get(

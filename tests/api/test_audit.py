@@ -66,6 +66,54 @@ async def test_tokens_are_written_down_without_their_secrets(api: Api) -> None:
     assert made["token"] not in (await api.http.get("/api/audit")).text
 
 
+async def test_a_source_is_written_down_as_it_was_and_as_it_is(api: Api) -> None:
+    host = "r.invalid:5000"
+    for username in ("ada", "bob"):
+        await api.http.put(f"/api/sources/{host}", json={"username": username, "password": "hush"})
+    await api.http.delete(f"/api/sources/{host}")
+    removed, changed, added = await entries(api, target=host)
+    assert added["before"] is None
+    assert [added["after"]["username"], changed["before"]["username"], changed["after"]["username"]] == [
+        "ada",
+        "ada",
+        "bob",
+    ]
+    assert (removed["before"], removed["after"]) == (changed["after"], None)
+    assert "hush" not in (await api.http.get("/api/audit")).text
+
+
+async def test_a_hold_is_written_down_as_it_was_and_as_it_is(api: Api) -> None:
+    await api.http.post("/api/hold", json={"reason": "the link is down"})
+    await api.http.post("/api/release", json={"reason": "it is back"})
+    released, held = await entries(api, target="hold")
+    assert (held["before"]["held"], held["after"]["held"], held["reason"]) == (False, True, "the link is down")
+    assert (released["before"], released["after"]["held"], released["reason"]) == (held["after"], False, "it is back")
+
+
+async def test_labels_and_overrides_are_written_down_as_they_were_and_as_they_are(api: Api) -> None:
+    node = await api.approved_node()
+    at = f"/api/nodes/{node['id']}"
+    await api.http.put(f"{at}/labels", json={"zone": "a"})
+    await api.http.patch(f"{at}/labels", json={"zone": "b"})
+    await api.http.put(f"{at}/max-replicas-per-model", json={"value": 4})
+    overridden, merged, replaced, _approved = await entries(api, target=node["name"])
+    assert "zone" not in replaced["before"]["labels"]
+    assert replaced["after"]["labels"]["zone"] == merged["before"]["labels"]["zone"] == "a"
+    assert merged["after"]["labels"]["zone"] == "b"
+    assert overridden["before"]["max_replicas_per_model"] == 1
+    assert overridden["after"]["max_replicas_per_model"] == 4
+
+
+async def test_an_order_to_a_batch_is_written_down_with_the_state_it_met(api: Api) -> None:
+    node = await api.approved_node()
+    body = {"kind": "install", "backend": "echo", "nodes": [node["id"]]}
+    batch_id = (await api.http.post("/api/batches", json=body)).json()["batch_id"]
+    assert (await api.http.post(f"/api/batches/{batch_id}/pause", json={"reason": "lunch"})).status_code == 200
+    (paused,) = await entries(api, target=batch_id)
+    assert (paused["action"], paused["reason"], paused["after"]) == ("batches.pause", "lunch", {"order": "pause"})
+    assert paused["before"] == {"state": "running"}
+
+
 def test_every_change_has_an_action_of_its_own() -> None:
     """Found in the routes, so that a new one is covered by being there."""
     seen: dict[str, str] = {}
