@@ -89,7 +89,12 @@ def parts_of(request: Request) -> Parts:
     return parts
 
 
-PartsOf = Annotated[Parts, Depends(parts_of)]
+async def _parts(request: Request) -> Parts:
+    """Asynchronous, because what is not is called in a thread, which every request would wait for."""
+    return parts_of(request)
+
+
+PartsOf = Annotated[Parts, Depends(_parts)]
 IdempotencyKey = Annotated[
     str | None,
     Header(max_length=255, description="The same key again is the same operation, however often it is sent."),

@@ -1,6 +1,8 @@
 """Rows become the shapes of the HTTP contract, with the words a person reads."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 from contracts import words
 from contracts.messages import Installed
@@ -8,44 +10,34 @@ from contracts.node_http import NodeView
 from contracts.operation_http import OperationEvent, OperationView, ProgressView
 from contracts.temporal import OperationRequest
 from domain.budget import parse as parse_budget
-from domain.node import NodeStatus, NodeType, Protocol
 from domain.operation import ENDED, Kind, Phase, Reason, State
 from store.models import NodeRow, OperationEventRow, OperationRow
 
 STALLED_AFTER = timedelta(seconds=60)
+_COLUMNS = tuple(NodeRow.__table__.columns.keys())
 
 
 def node_view(row: NodeRow, status: str, open_operations: int, labels: dict[str, str] | None) -> NodeView:
-    budget = row.vram_budget if row.vram_budget_override is None else row.vram_budget_override
-    ceiling = parse_budget(budget).ceiling(row.resources.get("total_vram"))
-    return NodeView(
-        **{**row.resources, **_within(ceiling, row.resources.get("available_vram"))},
-        id=row.id,
-        name=row.name,
-        node_type=NodeType(row.node_type),
-        protocol=Protocol(row.protocol),
-        address=row.address,
-        http_address=row.http_address,
-        max_replicas_per_model=row.max_replicas_override or row.max_replicas_per_model,
-        max_replicas_per_model_manually_set=row.max_replicas_override is not None,
-        vram_budget=budget,
-        vram_budget_bytes=ceiling,
-        vram_budget_manually_set=row.vram_budget_override is not None,
-        status=NodeStatus(status),
-        approved_at=row.approved_at,
-        drained_at=row.drained_at,
-        leaving_at=row.leaving_at,
-        left_at=row.left_at,
-        unreachable_since=row.unreachable_since,
-        rival_seen_at=row.rival_seen_at,
-        last_heartbeat=row.last_heartbeat,
-        boot_id=row.boot_id,
-        agent_version=row.agent_version,
-        labels=labels or {},
-        open_operations=open_operations,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
+    derived = {"status": status, "open_operations": open_operations, "labels": labels}
+    return NodeView.model_validate(node_facts({name: getattr(row, name) for name in _COLUMNS} | derived))
+
+
+def node_facts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a view is made of; columns that are nobody's business have no field there."""
+    override, resources = row["vram_budget_override"], row["resources"]
+    budget = row["vram_budget"] if override is None else override
+    ceiling = parse_budget(budget).ceiling(resources.get("total_vram"))
+    return {
+        **resources,
+        **_within(ceiling, resources.get("available_vram")),
+        **row,
+        "max_replicas_per_model": row["max_replicas_override"] or row["max_replicas_per_model"],
+        "max_replicas_per_model_manually_set": row["max_replicas_override"] is not None,
+        "vram_budget": budget,
+        "vram_budget_bytes": ceiling,
+        "vram_budget_manually_set": override is not None,
+        "labels": row["labels"] or {},
+    }
 
 
 def _within(ceiling: int | None, available_vram: int | None) -> dict[str, int]:
