@@ -1,0 +1,190 @@
+"""Real processes, killed in the middle of an admission, or stopped there and woken late."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+
+from contracts.batches import member_op_id
+from domain.operation import ENDED, State
+from tests.e2e.fleet import Fleet, offer
+from tests.e2e.slow_source import SlowSource, package
+from tests.e2e.test_batches import batch_ended
+from tests.e2e.test_install import MB, unique
+from tests.e2e.test_replicas import environment_of, ready
+from tests.servers import free_port
+from tests.stack.commands import NODESMITH, Machine
+
+pytestmark = [pytest.mark.private_stack, pytest.mark.long, pytest.mark.timeout(600)]
+
+NODES = [f"sim-{number}" for number in range(1, 13)]
+IN_MEMORY = {"uri": "https://example.invalid/played.tar.gz", "sha256": "0" * 64}
+"""played nodes fetch nothing"""
+
+
+@pytest.fixture(scope="module")
+async def victim(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
+    """A stack of our own with an agent and twelve played nodes; its timeouts are short."""
+    quick = {
+        "NODESMITH_POLICY__HEARTBEAT_TIMEOUT": "5",
+        "NODESMITH_POLICY__SILENCE": "3",
+        "NODESMITH_FLEET_TICK": "3",
+    }
+    machine = Machine(tmp_path_factory.mktemp("chaos") / "home", environment=quick)
+    machine.up(agents=1)
+    playing = await asyncio.create_subprocess_exec(
+        *(NODESMITH, "simulate", "--home", str(machine.folder), "--nodes", str(len(NODES)), "--install-seconds", "0.3"),
+        env=machine.whole_environment(),
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        fleet = Fleet(machine)
+        async with asyncio.timeout(60):
+            while await healthy(fleet) < len(NODES) + 1:  # noqa: ASYNC110 - other processes join
+                await asyncio.sleep(0.1)
+        yield fleet
+        await fleet.http.aclose()
+    finally:
+        playing.terminate()
+        await playing.wait()
+        machine.down()
+
+
+async def healthy(fleet: Fleet) -> int:
+    return sum(node["status"] == "healthy" for node in (await fleet.http.get("/api/nodes")).json())
+
+
+async def asked(fleet: Fleet, name: str) -> str:
+    """A batch on every played node; asked again with the same key for as long as nobody answers."""
+    body = {**IN_MEMORY, "name": name, "nodes": NODES, "max_parallel": 0}
+    async with asyncio.timeout(90):
+        while True:
+            try:
+                answer = await fleet.http.post("/api/batches", json=body, headers={"Idempotency-Key": name})
+            except httpx2.TransportError:
+                await asyncio.sleep(0.1)
+                continue
+            if answer.status_code != httpx2.codes.SERVICE_UNAVAILABLE:
+                assert answer.status_code == 202, answer.text
+                batch_id: str = answer.json()["batch_id"]
+                return batch_id
+            await asyncio.sleep(0.2)
+
+
+async def assert_once_each(fleet: Fleet, batch_id: str) -> None:
+    batch = await batch_ended(fleet, batch_id)
+    assert batch["counts"] == {"succeeded": len(NODES)}, batch
+    listed = await fleet.http.get("/api/operations", params={"all": True, "batch": batch_id, "limit": 1000})
+    operations: list[dict[str, Any]] = listed.json()["operations"]
+    planned = {member["node_id"]: member_op_id(batch_id, member["node_id"]) for member in batch["members"]}
+    assert Counter(each["nodeID"] for each in operations) == Counter(list(planned)), "targets = operations"
+    assert {each["nodeID"]: each["jobID"] for each in operations} == planned
+    for op_id in planned.values():
+        story = [event["state"] for event in (await fleet.operation(op_id))["timeline"]]
+        assert [state for state in story if state in ENDED] == ["succeeded"], story
+
+
+@pytest.mark.parametrize("name", ["worker", "api"])
+async def test_killed_at_many_moments_of_the_admission_of_a_batch(victim: Fleet, name: str) -> None:
+    """Promise 2: one kill meets batches that are at different moments; targets = operations in each."""
+    for apart in (0.01, 0.03, 0.08):
+        starting = []
+        for _ in range(6):
+            starting.append(asyncio.create_task(asked(victim, unique(f"killed-{name}"))))
+            await asyncio.sleep(apart)
+        pid = victim.machine.pids()[name]
+        victim.kill(name)
+        await victim.restarted(name, pid)
+        for batch_id in await asyncio.gather(*starting):
+            await assert_once_each(victim, batch_id)
+
+
+@asynccontextmanager
+async def another(victim: Fleet, name: str, module: str, **changes: str) -> AsyncIterator[None]:
+    """A second process of that kind, started as the first was."""
+    environment = {**os.environ, **environment_of(victim.machine.pids()[name]), **changes}
+    environment.pop("NODESMITH_LISTEN_PORT", None)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, env=environment)
+    try:
+        yield
+    finally:
+        process.terminate()
+        await asyncio.wait_for(process.wait(), 30)
+
+
+async def story_of(victim: Fleet, op_id: str) -> dict[str, Any]:
+    """All that is told of an operation, but for what is derived on read."""
+    told = await victim.operation(op_id)
+    return {name: value for name, value in told.items() if name not in {"temporal_url", "stalled"}}
+
+
+async def test_a_stopped_worker_that_wakes_late_changes_nothing(victim: Fleet, source: SlowSource) -> None:
+    """Truth: another worker has finished meanwhile; row, events and node stay as they are."""
+    name, built = unique("slept"), package(6 * MB)
+    source.bytes_per_second = 1.5 * MB
+    op_id = await victim.accepted("agent-1", **offer(source, name, built))
+    await victim.in_state(op_id, State.RUNNING)
+    sleeper = victim.machine.pids()["worker"]
+    os.kill(sleeper, signal.SIGSTOP)
+    try:
+        async with another(victim, "worker", "workers.main"):
+            assert (await victim.ended(op_id))["state"] == State.SUCCEEDED
+            before, sent = await story_of(victim, op_id), source.sent[f"{name}.tar.gz"]
+    finally:
+        os.kill(sleeper, signal.SIGCONT)
+    awake = await victim.ended(await victim.accepted("agent-1", backend="echo", force=True))
+    assert awake["state"] == State.SUCCEEDED, "by the worker that slept: there is no other"
+    assert await story_of(victim, op_id) == before
+    assert victim.noise_on_disk("agent-1", name) == built.noise_sha256
+    assert source.sent[f"{name}.tar.gz"] == sent
+
+
+async def test_a_stopped_api_that_wakes_late_changes_nothing(victim: Fleet) -> None:
+    """Truth: it slept between the start of the run and its own row; the run has ended when it wakes."""
+    pids, port = victim.machine.pids(), free_port()
+    other = Fleet(victim.machine)
+    other.http = httpx2.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", headers=victim.http.headers, timeout=10, trust_env=False
+    )
+    async with another(victim, "api", "api.main", NODESMITH_API_PORT=str(port)):
+        async with asyncio.timeout(60):
+            while not await ready(other):  # noqa: ASYNC110 - another process starts
+                await asyncio.sleep(0.1)
+        name = unique("slept")
+        os.kill(pids["temporal"], signal.SIGSTOP)
+        asking = asyncio.create_task(victim.install("sim-1", **IN_MEMORY, name=name))
+        try:
+            await asyncio.sleep(0.5)  # its request lies at Temporal now, which cannot tell us
+            os.kill(pids["api"], signal.SIGSTOP)
+        finally:
+            os.kill(pids["temporal"], signal.SIGCONT)
+        try:
+            op_id = await only_operation(other, name)
+            assert (await other.ended(op_id))["state"] == State.SUCCEEDED
+            before = await story_of(other, op_id)
+        finally:
+            os.kill(pids["api"], signal.SIGCONT)
+        assert (await asking).status_code in (202, 503)
+        await asyncio.gather(*(victim.http.get("/readyz") for _ in range(5)))
+        assert await story_of(other, op_id) == before
+        assert await only_operation(other, name) == op_id
+        await other.http.aclose()
+
+
+async def only_operation(fleet: Fleet, backend: str) -> str:
+    """The one operation on that backend, as soon as there is one."""
+    async with asyncio.timeout(60):
+        while True:
+            listed = (await fleet.http.get("/api/operations", params={"all": True, "limit": 1000})).json()["operations"]
+            if found := [each["jobID"] for each in listed if each["name"] == backend]:
+                [op_id] = found
+                return str(op_id)
+            await asyncio.sleep(0.05)
