@@ -154,6 +154,7 @@ async def test_a_model_is_unloaded_before_its_files_are_deleted(
 async def test_what_the_node_refuses_is_told_in_its_words(
     api: Api, node: dict[str, Any], desk: ModelsDesk, order: str
 ) -> None:
+    """S44: a negative reply is an error."""
     desk.refusal = "It does not end."
     answer = await api.http.post(f"/api/nodes/{node['id']}/models/{order}", json={"model_name": "llama"})
     assert (answer.status_code, answer.json()["code"]) == (409, "node_cannot")
