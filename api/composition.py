@@ -121,6 +121,7 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
     await reports.start()
     admission = _admission(settings, database, runs, catalogue)
     link = Witness(NodeClient(bus, reports), nodes, utc_now)
+    closing.push_async_callback(link.close)
     return Parts(
         nodes=nodes,
         node_list=NodeList(database),

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 import uvicorn
+import uvloop
 
 from api.app import create_app
 from api.composition import compose
@@ -130,7 +131,7 @@ def bind_encrypted(settings: ControlSettings, closing: AsyncExitStack) -> Encryp
 def main() -> None:
     settings = ControlSettings()
     logs.configure(settings.log_level)
-    process.run(lambda stop: serve(settings, stop))
+    process.run(lambda stop: serve(settings, stop), loop_factory=uvloop.new_event_loop)
 
 
 if __name__ == "__main__":

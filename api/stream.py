@@ -179,12 +179,14 @@ class EventHub:
     async def _catch_up(self) -> None:
         if self._floor is None:
             self._last = self._floor = await self._feed.latest_id()
-        while page := await self._feed.after(self._last, limit=PAGE):
+        is_full = True
+        while is_full and (page := await self._feed.after(self._last, limit=PAGE)):
             self._events += page
             self._numbers += [event.id for event in page]
             self._last = self._numbers[-1]
             self._trim()
             self._wake()
+            is_full = len(page) == PAGE
 
     def _trim(self) -> None:
         """In big steps: moving the window at each event would cost more than the memory is worth."""

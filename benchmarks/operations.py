@@ -1,10 +1,12 @@
 """What an operation costs, as ratios to the floor of the same run: `make bench`."""
 
 import asyncio
+import itertools
 import json
+import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -25,8 +27,12 @@ from runtime.temporal import connect
 
 IN_FLIGHT = 50
 OPERATIONS = 500
+BACKENDS = 7
+"""on each node; no divisor of the number of nodes, so that a node gets them in turn"""
 INSTANT = "instant"
 SLOW = "slow"
+INSTANT_PARTS = {"admission", "throughput", "memory"}
+EVERY_PART = (*INSTANT_PARTS, "batch", "cancel", "progress", "room")
 
 
 @asynccontextmanager
@@ -46,11 +52,15 @@ async def bare(client: Client) -> None:
     await client.execute_workflow(BareOperation.run, "x", id=f"bare-{uuid.uuid4()}", task_queue=QUEUE)
 
 
+NAMES = (f"b-{number}" for number in itertools.cycle(range(BACKENDS)))
+
+
 async def install(on: Stage, node: str) -> str:
-    """A new backend each time, so that no operation joins another."""
-    body = {"uri": "https://example.invalid/x.tar.gz", "name": f"b-{uuid.uuid4().hex}", "sha256": "0" * 64}
+    """The next of a node's backends, by force, so that no operation joins another and each one is work."""
+    body = {"uri": "https://example.invalid/x.tar.gz", "name": next(NAMES), "sha256": "0" * 64, "force": True}
     answer = await on.http.post(f"/api/nodes/{node}/backends/install", json=body)
-    answer.raise_for_status()
+    if answer.is_error:
+        sys.exit(f"install on {node}: {answer.status_code} {answer.text}")
     op_id: str = answer.json()["jobID"]
     return op_id
 
@@ -205,25 +215,41 @@ async def memory(on: Stage, ends: Ends, nodes: Sequence[str]) -> list[str]:
     ]
 
 
-async def main() -> None:
+async def with_instant_nodes(on: Stage, client: Client, ends: Ends, parts: Collection[str]) -> None:
+    async with simulated(on, 100, prefix=INSTANT, seconds=0.0) as nodes:
+        if "admission" in parts:
+            print(await admission(on, client, nodes), flush=True)
+        if "throughput" in parts:
+            print(await throughput(on, client, ends, nodes), flush=True)
+        if "memory" in parts:
+            print(*await memory(on, ends, nodes), sep="\n", flush=True)
+
+
+async def with_slow_nodes(on: Stage, client: Client, asking: Bus, ends: Ends, parts: Collection[str]) -> None:
+    if "batch" in parts:
+        async with simulated(on, 100, prefix="second", seconds=1.0) as nodes:
+            print(await batch_of_a_hundred(on, nodes), flush=True)
+    if "cancel" in parts:
+        async with simulated(on, 50, prefix=SLOW, seconds=60.0) as nodes:
+            print(*await cancels(on, client, ends, nodes), sep="\n", flush=True)
+    if "progress" in parts:
+        async with simulated(on, 200, prefix="ticking", seconds=8.0, size=100_000_000) as nodes:
+            print(await progress(on, ends, asking, nodes), flush=True)
+    if "room" in parts:
+        async with simulated(on, 501, prefix="crowd", seconds=120.0) as nodes:
+            print(*await room(on, ends, nodes), sep="\n", flush=True)
+
+
+async def main(parts: Collection[str]) -> None:
     async with stage() as on, floors(on) as (client, asking):
         ends, ready = Ends(), asyncio.Event()
         following = asyncio.create_task(ends.follow(on, ready))
         await ready.wait()
-        async with simulated(on, 100, prefix=INSTANT, seconds=0.0) as nodes:
-            print(await admission(on, client, nodes), flush=True)
-            print(await throughput(on, client, ends, nodes), flush=True)
-            print(*await memory(on, ends, nodes), sep="\n", flush=True)
-        async with simulated(on, 100, prefix="second", seconds=1.0) as nodes:
-            print(await batch_of_a_hundred(on, nodes), flush=True)
-        async with simulated(on, 50, prefix=SLOW, seconds=60.0) as nodes:
-            print(*await cancels(on, client, ends, nodes), sep="\n", flush=True)
-        async with simulated(on, 200, prefix="ticking", seconds=8.0, size=100_000_000) as nodes:
-            print(await progress(on, ends, asking, nodes), flush=True)
-        async with simulated(on, 501, prefix="crowd", seconds=120.0) as nodes:
-            print(*await room(on, ends, nodes), sep="\n", flush=True)
+        if INSTANT_PARTS.intersection(parts):
+            await with_instant_nodes(on, client, ends, parts)
+        await with_slow_nodes(on, client, asking, ends, parts)
         following.cancel()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(sys.argv[1:] or EVERY_PART))

@@ -7,14 +7,18 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import NoReturn
 
+Main = Callable[[asyncio.Event], Coroutine[None, None, int]]
 
-def run(main: Callable[[asyncio.Event], Coroutine[None, None, int]]) -> NoReturn:
+
+def run(main: Main, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> NoReturn:
     """Run `main(stop)` until it returns; SIGTERM and SIGINT set `stop`. Never returns.
 
     A process that used temporalio may abort while the interpreter shuts down, so we leave
     by `os._exit` once everything of ours is closed and flushed: the exit code is the one we chose.
     """
-    leave(asyncio.run(_with_signals(main)))
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        code = runner.run(_with_signals(main))
+    leave(code)
 
 
 def leave(code: int) -> NoReturn:
@@ -23,7 +27,7 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-async def _with_signals(main: Callable[[asyncio.Event], Coroutine[None, None, int]]) -> int:
+async def _with_signals(main: Main) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,6 +1,5 @@
 """The Temporal client of a process, and operations as runs. No call here outlives its bound."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -37,12 +36,16 @@ from contracts.temporal import (
 from domain.errors import AlreadyRunning, ServiceUnavailable
 from domain.operation import Phase, State
 from runtime import starting
+from runtime.patience import Patience
 from runtime.settings import ControlSettings
 from runtime.starting import Start
 
 CALL_LIMIT_S = 1.8
 """A write answers within 2 s, also when Temporal does not."""
+BUSY_LIMIT_S = 10.0
+"""how long a call may wait for a Temporal that answers others"""
 LIST_LIMIT_S = 20.0
+_NO_ANSWER = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 INTERACTIVE = 2
 BATCHED = 4
 
@@ -82,6 +85,8 @@ class TemporalRuns:
     def __init__(self, client: Client, *, queue: str = names.CONTROL_QUEUE) -> None:
         self._client = client
         self.queue = queue
+        self._patience = Patience(silence_s=CALL_LIMIT_S, longest_s=BUSY_LIMIT_S)
+        self._list_patience = Patience(silence_s=LIST_LIMIT_S, longest_s=LIST_LIMIT_S)
 
     async def start(self, request: OperationInput, *, intent: str) -> str:
         """Start the run and return its id, once per op_id; `AlreadyRunning` when another one has the lock."""
@@ -98,13 +103,13 @@ class TemporalRuns:
             memo={names.MEMO_OP_ID: asked.op_id, names.MEMO_INTENT: intent},
             priority=_priority(asked.batch_id),
         )
-        async with _bounded(CALL_LIMIT_S):
+        async with self._bounded():
             return await starting.start(self._client, start)
 
     async def describe(self, workflow_id: str, run_id: str | None = None) -> Run | None:
         """What Temporal knows of that run (the latest when none is named); None when it knows nothing."""
         try:
-            async with _bounded(CALL_LIMIT_S):
+            async with self._bounded():
                 return await _run(await self._client.get_workflow_handle(workflow_id, run_id=run_id).describe())
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
@@ -143,7 +148,7 @@ class TemporalRuns:
             reuse=WorkflowIDReusePolicy.REJECT_DUPLICATE,
         )
         try:
-            async with _bounded(CALL_LIMIT_S):
+            async with self._bounded():
                 return await starting.start(self._client, start)
         except AlreadyRunning as known:
             return known.run_id
@@ -155,7 +160,7 @@ class TemporalRuns:
     async def open_runs(self) -> Sequence[Run]:
         """Every open operation. Visibility lags behind: describe before believing that one is missing."""
         query = f"WorkflowType = '{names.BACKEND_OPERATION}' AND ExecutionStatus = 'Running'"
-        async with _bounded(LIST_LIMIT_S):
+        async with self._bounded(self._list_patience):
             return [await _run(execution) async for execution in self._client.list_workflows(query)]
 
     async def keep_watch(self, watch: FleetWatch) -> None:
@@ -171,12 +176,12 @@ class TemporalRuns:
 
     async def ping(self) -> None:
         """Raise `ServiceUnavailable` when Temporal does not answer."""
-        async with _bounded(CALL_LIMIT_S):
+        async with self._bounded():
             await self._client.service_client.check_health(timeout=timedelta(seconds=1))
 
     async def _signal(self, workflow_id: str, name: str, payload: Payload) -> bool:
         try:
-            async with _bounded(CALL_LIMIT_S):
+            async with self._bounded():
                 await self._client.get_workflow_handle(workflow_id).signal(name, payload)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
@@ -184,23 +189,28 @@ class TemporalRuns:
             raise
         return True
 
-
-@asynccontextmanager
-async def _bounded(seconds: float) -> AsyncIterator[None]:
-    """`rpc_timeout` bounds one attempt only, so the whole call is bounded here."""
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError:
-        raise ServiceUnavailable("Temporal does not answer.", server="temporal") from None
-    except RPCError as error:
-        if error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+    @asynccontextmanager
+    async def _bounded(self, patience: Patience | None = None) -> AsyncIterator[None]:
+        """`rpc_timeout` bounds one attempt only, so the whole call is bounded here."""
+        patience = patience or self._patience
+        try:
+            async with patience.bounded():
+                yield
+        except TimeoutError:
+            raise ServiceUnavailable("Temporal does not answer.", server="temporal") from None
+        except RPCError as error:
+            if error.status in _NO_ANSWER:
+                raise ServiceUnavailable("Temporal does not answer.", server="temporal") from error
+            if _is_unprepared(error):
+                raise ServiceUnavailable(f"Temporal is not prepared yet: {error.message}", server="temporal") from error
+            patience.answered()
+            raise
+        except AlreadyRunning:
+            patience.answered()
+            raise
+        except RuntimeError as error:  # a lazy client that never connected says it this way
             raise ServiceUnavailable("Temporal does not answer.", server="temporal") from error
-        if _is_unprepared(error):
-            raise ServiceUnavailable(f"Temporal is not prepared yet: {error.message}", server="temporal") from error
-        raise
-    except RuntimeError as error:  # a lazy client that never connected says it this way
-        raise ServiceUnavailable("Temporal does not answer.", server="temporal") from error
+        patience.answered()
 
 
 def _is_unprepared(error: RPCError) -> bool:

@@ -1,6 +1,6 @@
 """What the use cases need from the outside: Protocols, met by `store`, `bus`, `gallery` and `runtime`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -43,7 +43,7 @@ class NodeRegistry(Protocol):
     async def heartbeats(self, beats: Sequence[Heartbeat], now: datetime) -> Sequence[HeardNode]: ...
     async def touch_listening(self, now: datetime) -> None: ...
     async def mark_unreachable(self, node_id: str, now: datetime) -> None: ...
-    async def mark_reachable(self, node_id: str) -> None: ...
+    async def mark_reachable(self, answered: Mapping[str, datetime]) -> None: ...
 
 
 class Operations(Protocol):

@@ -1,8 +1,9 @@
 """What a command proves about its node: nobody there is evidence, an answer clears it."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
@@ -17,13 +18,20 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+SOON_S = 0.5
+"""answers of that time are noted together: a busy fleet answers all the time, and hardly ever is that news"""
+
+
+@dataclass
 class Witness:
     """A link to the nodes that keeps the registry honest. Questions and cancels prove nothing by themselves."""
 
     link: NodeLink
     nodes: NodeRegistry
     clock: Callable[[], datetime]
+    _answered: dict[str, datetime] = field(default_factory=dict)
+    _noting: asyncio.Task[None] | None = None
+    _hurry: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def command(self, node_id: str, command: Command, *, within: float) -> CommandReply:
         return await self._seen(node_id, self.link.command(node_id, command, within=within))
@@ -46,8 +54,22 @@ class Witness:
         except NodeAway:
             await self._note(self.nodes.mark_unreachable(node_id, self.clock()))
             raise
-        await self._note(self.nodes.mark_reachable(node_id))
+        self._answered[node_id] = self.clock()
+        if self._noting is None or self._noting.done():
+            self._noting = asyncio.create_task(self._note_answers())
         return answer
+
+    async def close(self) -> None:
+        """What was answered so far is noted now."""
+        if self._noting is not None and not self._noting.done():
+            self._hurry.set()
+            await self._noting
+
+    async def _note_answers(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), SOON_S)
+        answered, self._answered = self._answered, {}
+        await self._note(self.nodes.mark_reachable(answered))
 
     async def _note(self, writing: Awaitable[None]) -> None:
         """The registry may be away: that is no reason to lose what the node said."""

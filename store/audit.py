@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Select, delete, insert, or_, select
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from contracts.access import AuditEntry
 from domain.change import Change
@@ -15,6 +15,7 @@ from store.models_access import AuditRow
 from store.text import storable
 
 PURGED_AT_ONCE = 5_000
+_ADD = insert(AuditRow)
 
 
 class AuditTrail:
@@ -23,8 +24,8 @@ class AuditTrail:
         self._clock = clock
 
     async def record(self, change: Change) -> None:
-        async with self._database.session() as session:
-            await write(session, change, self._clock())
+        async with self._database.autocommit() as connection:
+            await write(connection, change, self._clock())
 
     async def entries(
         self,
@@ -63,9 +64,10 @@ class AuditTrail:
             return len(gone.all())
 
 
-async def write(session: AsyncSession, change: Change, now: datetime) -> None:
+async def write(session: AsyncSession | AsyncConnection, change: Change, now: datetime) -> None:
     """One row, in the transaction of whoever changes something."""
     values: dict[str, Any] = {
+        "at": now,
         "actor": change.actor,
         "action": change.action,
         "target": change.target,
@@ -74,7 +76,7 @@ async def write(session: AsyncSession, change: Change, now: datetime) -> None:
         "after": change.after,
         "reason": change.reason,
     }
-    await session.execute(insert(AuditRow).values(at=now, **storable(values)))
+    await session.execute(_ADD, storable(values))
 
 
 def _entry(row: AuditRow) -> AuditEntry:

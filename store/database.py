@@ -1,6 +1,7 @@
 """The connection to PostgreSQL: one small pool, bounded waits, and the migrations."""
 
 import asyncio
+import select
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
@@ -9,9 +10,9 @@ import psycopg
 from psycopg.abc import PQGen
 from psycopg.waiting import wait_async
 from pydantic_core import from_json
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import DataError, DBAPIError, ProgrammingError
+from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError, InvalidatePoolError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
 
@@ -59,7 +60,6 @@ class Database:
             pool_size=pool_size,
             max_overflow=pool_size,
             pool_timeout=_CONNECT_TIMEOUT_S,
-            pool_pre_ping=True,
             json_deserializer=from_json,
             connect_args={
                 "connect_timeout": _CONNECT_TIMEOUT_S,
@@ -69,6 +69,7 @@ class Database:
                 "async_creator_fn": Impatient.connect,
             },
         )
+        event.listen(self._engine.sync_engine, "checkout", _still_there)
         self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
         self._alone = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._reads = async_sessionmaker(self._alone, expire_on_commit=False)
@@ -130,6 +131,17 @@ class Database:
                 return known == HEAD
         except ProgrammingError:  # no such table: an empty database
             return False
+
+
+def _still_there(connection: Any, *_: object) -> None:
+    """A server that ends a connection says so on it: looking costs nothing, where asking costs a round trip."""
+    ours = connection.driver_connection
+    if ours.closed:
+        raise DisconnectionError
+    waiting = select.poll()
+    waiting.register(ours.fileno(), select.POLLIN)
+    if waiting.poll(0):
+        raise InvalidatePoolError
 
 
 def _with_password(url: URL, password: str) -> URL:

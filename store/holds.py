@@ -9,14 +9,16 @@ from contracts.operation_http import HoldView
 from store.database import Database
 from store.models import HoldRow
 
+_IN_FORCE = select(HoldRow.reason, HoldRow.held_by, HoldRow.held_at).where(HoldRow.released_at.is_(None))
+
 
 class Holds:
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def in_force(self) -> HoldView | None:
-        async with self._database.reading() as session:
-            row = await session.scalar(select(HoldRow).where(HoldRow.released_at.is_(None)))
+        async with self._database.autocommit() as connection:
+            row = (await connection.execute(_IN_FORCE)).first()
         return HoldView(held=True, reason=row.reason, by=row.held_by, since=row.held_at) if row else None
 
     async def hold(self, *, reason: str, by: str, now: datetime) -> bool:

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Select, delete, exists, func, or_, select, tuple_
-from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncSession
+from pydantic_core import to_json
+from sqlalchemy import ColumnElement, Select, exists, func, or_, select, text, tuple_
 
 from contracts.inventory import BackendBuild, BackendSpread, DifferingNode
 from contracts.messages import Installed
@@ -32,6 +31,26 @@ _COPIED = (
     *("installed_at", "previous_version", "previous_digest"),
 )
 
+_BEGIN_SCAN = text("""
+    INSERT INTO inventory_scans (node_id, asked_at, boot_id)
+    SELECT id, :asked_at, :boot_id FROM nodes WHERE id = :node_id FOR KEY SHARE
+    ON CONFLICT (node_id) DO UPDATE SET asked_at = excluded.asked_at, boot_id = excluded.boot_id
+    WHERE inventory_scans.asked_at < excluded.asked_at
+    RETURNING node_id
+""")
+"""Lock the node's copy; an answer to an older question changes nothing, nor does one of a node that is gone."""
+
+_TAKE_OVER = text(f"""
+    WITH listed AS (SELECT * FROM jsonb_populate_recordset(NULL::installed_backends, CAST(:rows AS jsonb))),
+    gone AS (
+        DELETE FROM installed_backends
+        WHERE node_id = :node_id AND family NOT IN (SELECT family FROM listed))
+    INSERT INTO installed_backends (node_id, family, seen_at, {", ".join(_COPIED)})
+    SELECT node_id, family, seen_at, {", ".join(_COPIED)} FROM listed
+    ON CONFLICT (node_id, family)
+    DO UPDATE SET {", ".join(f"{column} = excluded.{column}" for column in (*_COPIED, "seen_at"))}
+""")  # noqa: S608 - the columns are ours
+
 
 class InventoryTable:
     def __init__(self, database: Database, *, clock: Clock = utc_now) -> None:
@@ -57,17 +76,12 @@ class InventoryTable:
 
     async def replace(self, node_id: str, backends: Sequence[Installed], *, asked_at: datetime, boot_id: str) -> bool:
         """Take over a node's whole list: what it no longer names is gone. False when a newer one is here already."""
+        rows = {row["family"]: row for row in (_row(node_id, each, asked_at) for each in backends)}
+        scan = {"node_id": node_id, "asked_at": asked_at, "boot_id": boot_id}
         async with self._database.session() as session:
-            if not await _begin_scan(session, node_id, asked_at, boot_id):
+            if (await session.execute(_BEGIN_SCAN, scan)).first() is None:
                 return False
-            rows = {row["family"]: row for row in (_row(node_id, each, asked_at) for each in backends)}
-            gone = delete(InstalledRow).where(InstalledRow.node_id == node_id, InstalledRow.family.not_in(rows))
-            await session.execute(gone)
-            if rows:
-                first = insert(InstalledRow).values(list(rows.values()))
-                news = {column: first.excluded[column] for column in (*_COPIED, "seen_at")}
-                keys = [InstalledRow.node_id, InstalledRow.family]
-                await session.execute(first.on_conflict_do_update(index_elements=keys, set_=news))
+            await session.execute(_TAKE_OVER, {"node_id": node_id, "rows": to_json(list(rows.values())).decode()})
         return True
 
     async def stale(self, *, limit: int, skip: Sequence[str] = ()) -> list[NodeView]:
@@ -113,20 +127,6 @@ def _may_be_wrong(now: datetime) -> ColumnElement[bool]:
         NodeRow.unreachable_since > scan.asked_at,
         ended_since.correlate(NodeRow, scan),
     )
-
-
-async def _begin_scan(session: AsyncSession, node_id: str, asked_at: datetime, boot_id: str) -> bool:
-    """Lock the node's copy; an answer to an older question changes nothing, nor does one of a node that is gone."""
-    known = select(NodeRow.id).where(NodeRow.id == node_id).with_for_update(read=True, key_share=True)
-    if await session.scalar(known) is None:
-        return False
-    first = insert(InventoryScanRow).values(node_id=node_id, asked_at=asked_at, boot_id=boot_id)
-    newer = first.on_conflict_do_update(
-        index_elements=[InventoryScanRow.node_id],
-        set_={"asked_at": first.excluded.asked_at, "boot_id": first.excluded.boot_id},
-        where=InventoryScanRow.asked_at < first.excluded.asked_at,
-    )
-    return await session.scalar(newer.returning(InventoryScanRow.node_id)) is not None
 
 
 def _builds(chosen: Sequence[ColumnElement[bool]]) -> Select[str, str, str, str, int]:

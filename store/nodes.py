@@ -2,10 +2,23 @@
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Select, case, func, literal, or_, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    DateTime,
+    Select,
+    String,
+    bindparam,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.sql.selectable import ScalarSelect
@@ -67,6 +80,16 @@ def status_expression(now: datetime | ColumnElement[datetime]) -> ColumnElement[
     )
 
 
+_ANSWERED = text("""
+    WITH answered AS (
+        SELECT * FROM unnest(CAST(:node_ids AS text[]), CAST(:times AS timestamptz[])) AS answered (node_id, at)),
+    marked AS (
+        SELECT id FROM nodes JOIN answered ON nodes.id = answered.node_id
+        WHERE nodes.unreachable_since <= answered.at ORDER BY id FOR NO KEY UPDATE OF nodes)
+    UPDATE nodes SET unreachable_since = NULL FROM marked WHERE nodes.id = marked.id
+""")
+
+
 class Nodes:
     """The table of nodes."""
 
@@ -76,9 +99,9 @@ class Nodes:
 
     async def find(self, id_or_name: str) -> NodeView | None:
         """By id, else by name: an id that is another node's name stays an id."""
-        wanted = node_views(self._clock()).where(or_(NodeRow.id == id_or_name, NodeRow.name == id_or_name))
-        found = await self._fetch(wanted.order_by((NodeRow.id == id_or_name).desc()).limit(1))
-        return found[0] if found else None
+        async with self._database.reading() as session:
+            found = (await session.execute(_FIND, {"asked": id_or_name, "now": self._clock()})).first()
+        return node_view(*found) if found else None
 
     async def list(self) -> Sequence[NodeView]:
         return await self._fetch(node_views(self._clock()).order_by(NodeRow.name))
@@ -149,18 +172,18 @@ class Nodes:
         async with self._database.session() as session:
             await session.execute(reachable.values(unreachable_since=now))
 
-    async def mark_reachable(self, node_id: str) -> None:
-        """The node answered a request over NATS."""
-        unreachable = update(NodeRow).where(NodeRow.id == node_id, NodeRow.unreachable_since.is_not(None))
+    async def mark_reachable(self, answered: Mapping[str, datetime]) -> None:
+        """These nodes answered a request over NATS, each at its time; what was marked later stays."""
+        values = {"node_ids": list(answered), "times": list(answered.values())}
         async with self._database.autocommit() as connection:
-            await connection.execute(unreachable.values(unreachable_since=None))
+            await connection.execute(_ANSWERED, values)
 
     async def _fetch(self, statement: NodeViews) -> Sequence[NodeView]:
         async with self._database.reading() as session:
             return [node_view(*found) for found in await session.execute(statement)]
 
 
-def node_views(now: datetime) -> NodeViews:
+def node_views(now: datetime | ColumnElement[datetime]) -> NodeViews:
     """What `store.views.node_view` is made of; narrow it down, order it."""
     return select(NodeRow, status_expression(now), open_operations_of_node(), labels_of_node()).outerjoin(
         HeartbeatSinkRow, HeartbeatSinkRow.protocol == NodeRow.protocol
@@ -170,6 +193,16 @@ def node_views(now: datetime) -> NodeViews:
 def open_operations_of_node() -> ScalarSelect[int]:
     found = select(func.count()).select_from(OperationRow)
     return found.where(OperationRow.node_id == NodeRow.id, text(one_of("operations.state", OPEN))).scalar_subquery()
+
+
+_ASKED = bindparam("asked", type_=String)
+_FIND = (
+    node_views(bindparam("now", type_=DateTime(timezone=True)))
+    .where(or_(NodeRow.id == _ASKED, NodeRow.name == _ASKED))
+    .order_by((NodeRow.id == _ASKED).desc())
+    .limit(1)
+)
+"""made once: every request about a node begins with it"""
 
 
 def _registration(

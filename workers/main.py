@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 import structlog
+import uvloop
 from temporalio.client import Client
 from temporalio.service import RPCError
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.batches import BatchActivities
 from activities.fleet import FleetActivities
@@ -102,6 +103,7 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
             temporal,
             task_queue=names.CONTROL_QUEUE,
             workflows=WORKFLOWS,
+            workflow_runner=UnsandboxedWorkflowRunner(),  # docs/decisions: the sandbox guards in the tests
             activities=control_activities(on_node, RecordActivities(operations), fleet, batches),
             max_concurrent_activities=settings.control_slots,
             max_concurrent_local_activities=settings.control_slots,
@@ -125,6 +127,7 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
     ):
         await runs.keep_watch(FleetWatch(tick=settings.fleet_tick))
         yield
+    await link.close()
 
 
 @asynccontextmanager
@@ -173,7 +176,7 @@ def _now() -> datetime:
 def main() -> None:
     settings = ControlSettings()
     logs.configure(settings.log_level)
-    process.run(lambda stop: serve(settings, stop))
+    process.run(lambda stop: serve(settings, stop), loop_factory=uvloop.new_event_loop)
 
 
 if __name__ == "__main__":

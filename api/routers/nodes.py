@@ -1,5 +1,7 @@
 """The nodes, for people."""
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
@@ -39,38 +41,36 @@ async def approve(node: Node, parts: PartsOf) -> Approved:
     return Approved(**response.model_dump())
 
 
+@dataclass(frozen=True)
 class NodeOrder:
     """A change of one node's backends as it was asked for; the audit trail names the operation that it became."""
 
-    def __init__(
-        self,
-        *,
-        http: Request,
-        node: Node,
-        request: InstallRequest,
-        parts: PartsOf,
-        actor: Operator,
-        idempotency_key: IdempotencyKey = None,
-    ) -> None:
-        self._http = http
-        self._asked = request
-        self._admit = partial(
-            parts.admission.ask, node=node, request=request, actor=actor, idempotency_key=idempotency_key
-        )
+    http: Request
+    asked: InstallRequest
+    ask: Callable[[Kind], Awaitable[JobAccepted]]
 
     async def admit(self, kind: Kind) -> JobAccepted:
-        accepted = await self._admit(kind)
-        asked = self._asked.model_dump(mode="json", exclude_defaults=True, exclude={"reason"})
-        auditing.tell(
-            self._http,
-            target=accepted.node,
-            target_id=accepted.node_id,
-            after={**asked, "op_id": accepted.jobID},
-        )
+        accepted = await self.ask(kind)
+        asked = self.asked.model_dump(mode="json", exclude_defaults=True, exclude={"reason"})
+        after = {**asked, "op_id": accepted.jobID}
+        auditing.tell(self.http, target=accepted.node, target_id=accepted.node_id, after=after)
         return accepted
 
 
-Order = Annotated[NodeOrder, Depends()]
+async def node_order(
+    *,
+    http: Request,
+    node: Node,
+    request: InstallRequest,
+    parts: PartsOf,
+    actor: Operator,
+    idempotency_key: IdempotencyKey = None,
+) -> NodeOrder:
+    ask = partial(parts.admission.ask, node=node, request=request, actor=actor, idempotency_key=idempotency_key)
+    return NodeOrder(http, request, ask)
+
+
+Order = Annotated[NodeOrder, Depends(node_order)]
 
 
 @router.post("/{node}/backends/install", status_code=202, responses=responses(400, 404, 409))

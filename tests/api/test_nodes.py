@@ -101,7 +101,7 @@ async def test_node_that_nobody_hears_is_marked_until_it_answers(api: Api) -> No
     assert (await node_view(api, node["id"]))["unreachable_since"]
     async with on_the_bus(node):
         await api.http.get(f"/api/nodes/{node['id']}/backends")
-    assert (await node_view(api, node["id"]))["unreachable_since"] is None
+    await until(lambda: node_view(api, node["id"]), lambda seen: seen["unreachable_since"] is None)
 
 
 async def test_node_that_runs_no_backends_has_none(api: Api) -> None:

@@ -51,8 +51,10 @@ def link() -> ListingLink:
 
 
 @pytest.fixture
-def inventory(database: Database, nodes: Nodes, link: ListingLink) -> Inventory:
-    return Inventory(InventoryTable(database), Witness(link, nodes, now), now)
+async def inventory(database: Database, nodes: Nodes, link: ListingLink) -> AsyncIterator[Inventory]:
+    witness = Witness(link, nodes, now)
+    yield Inventory(InventoryTable(database), witness, now)
+    await witness.close()
 
 
 async def heard(nodes: Nodes, node: NodeView, boot_id: str) -> NodeView:

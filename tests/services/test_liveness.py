@@ -254,5 +254,6 @@ async def test_only_commands_and_lists_are_evidence_and_an_answer_clears_it(join
         assert await unreachable()
         far_end.is_away = False
         await witness.command(node.id, COMMAND, within=1)
+        await witness.close()
         assert not await unreachable()
         far_end.is_away = True

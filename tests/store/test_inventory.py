@@ -110,7 +110,7 @@ async def test_a_copy_may_be_wrong_after_a_boot_an_operation_or_an_hour(
     await taken(3)
     await nodes.mark_unreachable(node.id, later(4))
     assert await is_stale()
-    await nodes.mark_reachable(node.id)
+    await nodes.mark_reachable({node.id: later(5)})
     clock.now = later(3) + LONGEST_AGE + timedelta(seconds=1)
     await nodes.heartbeats([Heartbeat(node_id=node.id)], clock.now)
     assert await is_stale()

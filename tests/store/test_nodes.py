@@ -161,7 +161,9 @@ async def test_only_the_bus_proves_that_commands_get_through(nodes: Nodes, clock
     await nodes.heartbeats([Heartbeat(node_id=node_id)], NOON)
     assert await status() is NodeStatus.HEALTHY
     await nodes.mark_unreachable(node_id, NOON)
-    await nodes.mark_reachable(node_id)
+    await nodes.mark_reachable({node_id: NOON - timedelta(seconds=1)})
+    assert await status() is NodeStatus.UNHEALTHY, "it answered before it was found to be gone"
+    await nodes.mark_reachable({node_id: NOON})
     assert await status() is NodeStatus.HEALTHY
 
 

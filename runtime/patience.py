@@ -1,0 +1,30 @@
+"""How long to wait for a server that many ask at once: one that answers others is busy, not away."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class Patience:
+    """A call is given up when nobody has had an answer for a while; each answer gives all of them new time."""
+
+    def __init__(self, *, silence_s: float, longest_s: float) -> None:
+        self._silence_s = silence_s
+        self._longest_s = longest_s
+        self._waiting: dict[asyncio.Timeout, float] = {}
+
+    @asynccontextmanager
+    async def bounded(self) -> AsyncIterator[None]:
+        """TimeoutError when the server is silent; `answered` tells that it is not."""
+        async with asyncio.timeout(self._silence_s) as limit:
+            self._waiting[limit] = asyncio.get_running_loop().time() + self._longest_s
+            try:
+                yield
+            finally:
+                del self._waiting[limit]
+
+    def answered(self) -> None:
+        silent_at = asyncio.get_running_loop().time() + self._silence_s
+        for limit, latest in self._waiting.items():
+            if not limit.expired():
+                limit.reschedule(min(silent_at, latest))
