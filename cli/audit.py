@@ -9,8 +9,7 @@ from rich.markup import escape
 
 from cli.client import ApiClient, read
 from cli.grouped import Link, grouped
-from cli.render import Column, local_time, make_console, print_json, table
-from cli.render import show as display
+from cli.render import Column, local_time, show_list
 from cli.tokens import seconds
 from contracts.access import AuditEntry, AuditPage
 
@@ -46,12 +45,7 @@ def audit(
     filters = {"actor": actor, "target": target, "action": action, "since": began}
     with link.api() as api:
         entries = _collect(api, filters, limit)
-    if link.as_json:
-        return print_json(entries)
-    console = make_console()
-    if not entries:
-        return console.print("Nothing was changed.")
-    return display(console, table(entries, COLUMNS, console.width))
+    show_list(entries, COLUMNS, as_json=link.as_json, nothing="Nothing was changed.")
 
 
 def _collect(api: ApiClient, filters: dict[str, str | None], limit: int) -> list[AuditEntry]:

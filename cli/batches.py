@@ -6,10 +6,22 @@ import typer
 from rich.console import Group
 from rich.markup import escape
 
-from cli.client import read, segment
+from cli.client import ApiClient, read, segment
 from cli.grouped import Link, grouped
 from cli.options import Reason
-from cli.render import Column, ago, facts, local_time, make_console, print_json, print_json_line, size, table, word
+from cli.render import (
+    Column,
+    ago,
+    facts,
+    local_time,
+    make_console,
+    print_json,
+    print_json_line,
+    show_list,
+    size,
+    table,
+    word,
+)
 from cli.render import show as display
 from cli.watch_batch import MEMBERS, fetch_batch, watch_batch
 from contracts.batch_http import BatchAccepted, BatchDetail, BatchPlan, BatchView, PlannedMember
@@ -60,12 +72,12 @@ def list_batches(
     """List batches, the newest first."""
     with link.api() as api:
         batches = [read(BatchView, entry) for entry in api.get("/api/batches", open=open_only, limit=limit)]
-    if link.as_json:
-        return print_json(batches)
-    console = make_console()
-    if not batches:
-        return console.print("No batch is open." if open_only else "There are no batches yet.")
-    return display(console, table(batches, COLUMNS, console.width))
+    show_list(
+        batches,
+        COLUMNS,
+        as_json=link.as_json,
+        nothing="No batch is open." if open_only else "There are no batches yet.",
+    )
 
 
 def show(batch_id: BatchId, *, link: Link) -> None:
@@ -105,39 +117,24 @@ def watch(batch_id: BatchId, *, link: Link) -> None:
         raise typer.Exit(watch_batch(api, batch_id, as_json=link.as_json))
 
 
-def pause(
-    batch_id: BatchId,
-    *,
-    reason: Reason = None,
-    link: Link,
-) -> None:
+def pause(batch_id: BatchId, *, reason: Reason = None, link: Link) -> None:
     """Start nothing more; what runs goes on."""
     with link.api() as api:
-        answer = api.post(f"/api/batches/{segment(batch_id)}/pause", Because(reason=reason or ""))
+        answer = _order(api, batch_id, "pause", reason)
     _tell(answer, f"Batch {batch_id} starts nothing more; what runs goes on.", as_json=link.as_json)
 
 
-def resume(
-    batch_id: BatchId,
-    *,
-    reason: Reason = None,
-    link: Link,
-) -> None:
+def resume(batch_id: BatchId, *, reason: Reason = None, link: Link) -> None:
     """Go on with a batch that was paused."""
     with link.api() as api:
-        answer = api.post(f"/api/batches/{segment(batch_id)}/resume", Because(reason=reason or ""))
+        answer = _order(api, batch_id, "resume", reason)
     _tell(answer, f"Batch {batch_id} goes on.", as_json=link.as_json)
 
 
-def cancel(
-    batch_id: BatchId,
-    *,
-    reason: Reason = None,
-    link: Link,
-) -> None:
+def cancel(batch_id: BatchId, *, reason: Reason = None, link: Link) -> None:
     """Start nothing more, and cancel what this batch started; what it only joined goes on."""
     with link.api() as api:
-        answer = api.post(f"/api/batches/{segment(batch_id)}/cancel", Because(reason=reason or ""))
+        answer = _order(api, batch_id, "cancel", reason)
     _tell(answer, f"Cancel accepted.\n  follow it:  nodesmith batches watch {batch_id}", as_json=link.as_json)
 
 
@@ -150,11 +147,14 @@ def retry(
 ) -> None:
     """Ask again, as a new batch, on the nodes where it did not succeed; version and digest stay the same."""
     with link.api() as api:
-        path = f"/api/batches/{segment(batch_id)}/retry"
-        accepted = read(BatchAccepted, api.post(path, Because(reason=reason or "")))
+        accepted = read(BatchAccepted, _order(api, batch_id, "retry", reason))
         announce(accepted, as_json=link.as_json, is_watched=wait)
         if wait:
             raise typer.Exit(watch_batch(api, accepted.batch_id, as_json=link.as_json, patient=True))
+
+
+def _order(api: ApiClient, batch_id: str, order: str, reason: str | None) -> object:
+    return api.post(f"/api/batches/{segment(batch_id)}/{order}", Because(reason=reason or ""))
 
 
 def _tell(answer: object, sentence: str, *, as_json: bool) -> None:

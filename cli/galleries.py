@@ -8,7 +8,7 @@ from rich.markup import escape
 from cli.client import read, segment
 from cli.grouped import Link, grouped
 from cli.options import Reason
-from cli.render import Column, ago, make_console, print_json, show, table
+from cli.render import Column, ago, print_json, show_list
 from contracts.galleries import GalleryRequest, GalleryView
 
 GalleryName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the gallery.", show_default=False)]
@@ -36,7 +36,7 @@ def list_galleries(*, link: Link) -> None:
     """List the galleries in the order in which they win, and how their last reading went."""
     with link.api() as api:
         views = [read(GalleryView, entry) for entry in api.get("/api/galleries")]
-    _show(views, as_json=link.as_json)
+    show_list(views, COLUMNS, as_json=link.as_json)
 
 
 def add(
@@ -79,11 +79,4 @@ def refresh(
         path = f"/api/galleries/{segment(name)}/refresh" if name else "/api/galleries/refresh"
         answer = api.post(path)
     entries = answer if isinstance(answer, list) else [answer]
-    _show([read(GalleryView, entry) for entry in entries], as_json=link.as_json)
-
-
-def _show(views: list[GalleryView], *, as_json: bool) -> None:
-    if as_json:
-        return print_json(views)
-    console = make_console()
-    return show(console, table(views, COLUMNS, console.width))
+    show_list([read(GalleryView, entry) for entry in entries], COLUMNS, as_json=link.as_json)

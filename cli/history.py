@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from cli.client import ApiClient, read
 from cli.grouped import Link, grouped
-from cli.render import Column, ago, duration, local_time, make_console, print_json, table, word
+from cli.render import Column, ago, duration, local_time, make_console, print_json, show_list, table, word
 from cli.render import show as display
 from cli.tokens import seconds
 from contracts.operation_http import HistoryPage, OperationView, PendingView, PendingWork
@@ -63,10 +63,7 @@ def history(
     filters = {"node": node, "backend": backend, "state": state, "batch": batch, "since": began}
     with link.api() as api:
         operations = _collect(api, filters, limit)
-    if link.as_json:
-        return print_json(operations)
-    console = make_console()
-    return display(console, table(operations, ENDED, console.width) if operations else "Nothing has ended yet.")
+    show_list(operations, ENDED, as_json=link.as_json, nothing="Nothing has ended yet.")
 
 
 def _collect(api: ApiClient, filters: dict[str, str | None], limit: int) -> list[OperationView]:

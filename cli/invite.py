@@ -9,8 +9,7 @@ from cli.client import read, segment
 from cli.failures import CommandFailed
 from cli.grouped import Link, grouped
 from cli.options import Reason
-from cli.render import Column, local_time, make_console, print_json, table
-from cli.render import show as display
+from cli.render import Column, local_time, print_json, show_list
 from cli.tokens import seconds
 from contracts.access import InviteCreated, InviteRequest, InviteView
 
@@ -62,12 +61,7 @@ def invites(*, link: Link) -> None:
     """List the invites, the newest first."""
     with link.api() as api:
         found = [read(InviteView, entry) for entry in api.get("/api/invites")]
-    if link.as_json:
-        return print_json(found)
-    console = make_console()
-    if not found:
-        return console.print("Nobody is invited. `nodesmith nodes invite`")
-    return display(console, table(found, COLUMNS, console.width))
+    show_list(found, COLUMNS, as_json=link.as_json, nothing="Nobody is invited. `nodesmith nodes invite`")
 
 
 def uninvite(

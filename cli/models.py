@@ -8,11 +8,13 @@ from rich.markup import escape
 from cli.client import read, segment
 from cli.grouped import Link, grouped
 from cli.options import OnNode, Reason
-from cli.render import Column, make_console, print_json, show, table
+from cli.render import Column, print_json, show_list
 from contracts.http import Message
 from contracts.models_http import ModelBody, ModelStopBody, ModelStopView, NodeModel
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Model, as `models ls` names it.", show_default=False)]
+
+_NOTHING = "Nothing runs. `nodesmith backends install NAME --on NODE --start` starts a backend."
 
 COLUMNS: list[Column[NodeModel]] = [
     Column("NODE", lambda model: escape(model.node_name)),
@@ -41,12 +43,7 @@ def list_models(
     with link.api() as api:
         path = f"/api/nodes/{segment(on)}/models" if on else "/api/nodes/models"
         models = [read(NodeModel, entry) for entry in api.get(path)]
-    if link.as_json:
-        return print_json(models)
-    console = make_console()
-    if not models:
-        return console.print("Nothing runs. `nodesmith backends install NAME --on NODE --start` starts a backend.")
-    return show(console, table(models, COLUMNS, console.width))
+    show_list(models, COLUMNS, as_json=link.as_json, nothing=_NOTHING)
 
 
 def stop(

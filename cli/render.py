@@ -35,6 +35,7 @@ COLOURS: dict[str, str] = {
 }
 
 Row = TypeVar("Row")
+Model = TypeVar("Model", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,14 @@ def table(rows: Sequence[Row], columns: Sequence[Column[Row]], width: int) -> Ta
     for row in rows:
         laid_out.add_row(*(column.value(row) for column in shown))
     return laid_out
+
+
+def show_list(rows: Sequence[Model], columns: Sequence[Column[Model]], *, as_json: bool, nothing: str = "") -> None:
+    """A list as JSON, as a table, or the sentence that says why it is empty."""
+    if as_json:
+        return print_json(rows)
+    console = make_console()
+    return show(console, table(rows, columns, console.width) if rows or not nothing else nothing)
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> Table:

@@ -11,7 +11,7 @@ from cli.client import read, segment
 from cli.failures import CommandFailed
 from cli.grouped import Link, grouped
 from cli.options import Reason
-from cli.render import Column, ago, make_console, print_json, show, table
+from cli.render import Column, ago, print_json, show_list
 from contracts.sources import SourceRequest, SourceView
 
 Host = Annotated[str, typer.Argument(metavar="HOST", help="Name, or name:port.", show_default=False)]
@@ -39,10 +39,7 @@ def list_sources(*, link: Link) -> None:
     """List the hosts for which something is set; never the passwords."""
     with link.api() as api:
         views = [read(SourceView, entry) for entry in api.get("/api/sources")]
-    if link.as_json:
-        return print_json(views)
-    console = make_console()
-    return show(console, table(views, COLUMNS, console.width) if views else "Nothing is set for any host.")
+    show_list(views, COLUMNS, as_json=link.as_json, nothing="Nothing is set for any host.")
 
 
 def add(

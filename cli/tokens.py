@@ -10,13 +10,13 @@ from cli.client import read, segment
 from cli.failures import CommandFailed
 from cli.grouped import Link, grouped
 from cli.options import Reason
-from cli.render import Column, ago, local_time, make_console, print_json, table
-from cli.render import show as display
+from cli.render import Column, ago, local_time, print_json, show_list
 from contracts.access import TokenCreated, TokenRequest, TokenView
 from contracts.durations import Duration
 from domain.access import Role
 
 NEVER = "never"
+_NONE_YET = "There is only the admin token of the home. `nodesmith tokens create NAME --role ROLE`"
 
 COLUMNS: list[Column[TokenView]] = [
     Column("NAME", lambda token: escape(token.name), may_wrap=True),
@@ -60,12 +60,7 @@ def list_tokens(*, link: Link) -> None:
     """List the tokens, those in force first."""
     with link.api() as api:
         tokens = [read(TokenView, entry) for entry in api.get("/api/tokens")]
-    if link.as_json:
-        return print_json(tokens)
-    console = make_console()
-    if not tokens:
-        return console.print("There is only the admin token of the home. `nodesmith tokens create NAME --role ROLE`")
-    return display(console, table(tokens, COLUMNS, console.width))
+    show_list(tokens, COLUMNS, as_json=link.as_json, nothing=_NONE_YET)
 
 
 def revoke(
