@@ -1,6 +1,7 @@
 """The agent: registered, linked, beating, and at work when asked."""
 
 import asyncio
+import random
 import uuid
 from importlib import metadata
 
@@ -18,7 +19,7 @@ from agent.settings import AgentSettings
 from agent.workshop import Workshop
 from bus.commands import serve
 from bus.connection import Bus, node_bus
-from bus.heartbeats import keep_beating
+from bus.heartbeats import hear_others, keep_beating
 from bus.models import serve_models
 from bus.presence import answer_for
 from bus.reports import NodeReports
@@ -28,6 +29,9 @@ from domain.node import Protocol
 from runtime.trust import trusting
 
 log = structlog.stdlib.get_logger(__name__)
+
+LISTENS = (1.2, 2.2)
+"""heartbeats of another process that would be heard before this one begins without the control plane's word"""
 
 
 class Agent:
@@ -96,17 +100,48 @@ class Agent:
             journal_every=self._settings.journal_interval.total_seconds(),
         )
         models = self._workshop.models
-        await serve(bus, identity.node_id, Desk(operations, self._workshop.installer, models, orders.put_nowait))
-        await serve_models(bus, identity.node_id, models)
-        await answer_for(bus, identity.node_id, self._boot_id)
-        bus.start()
-        for outcome in interrupted:
-            operations.say(outcome)
         try:
+            if not is_fresh and not await unless(stop, self._may_begin(bus, identity, orders)):
+                return StopWhy.IDENTITY_IN_USE
+            await serve(bus, identity.node_id, Desk(operations, self._workshop.installer, models, orders.put_nowait))
+            await serve_models(bus, identity.node_id, models)
+            await answer_for(bus, identity.node_id, self._boot_id)
+            if is_fresh:
+                bus.start()
+            for outcome in interrupted:
+                operations.say(outcome)
             return await self._attend(bus, identity, operations, orders, stop, is_fresh=is_fresh)
         finally:
             await operations.close()
             await bus.close()
+
+    async def _may_begin(self, bus: Bus, identity: Identity, orders: "asyncio.Queue[StopOrder]") -> bool:
+        """The control plane is away and cannot say who is the node: whoever beats as it was there first.
+
+        Of two copies that start together one listens longer than the other and hears it; should both begin in the
+        same moment, the greater boot gives way.
+        """
+        heard = asyncio.Event()
+
+        def note(other: str) -> None:
+            heard.set()
+            is_confirmed = self._registrar.identity is not identity
+            if other < self._boot_id and not is_confirmed:
+                orders.put_nowait(StopOrder(why=StopWhy.IDENTITY_IN_USE, boot_id=self._boot_id))
+
+        await hear_others(bus, identity.node_id, self._boot_id, note)
+        bus.start()
+        confirming = asyncio.ensure_future(self._registrar.confirmed())
+        await first_of(self._silence(bus), heard.wait(), confirming)
+        if heard.is_set():
+            log.warning("agent.another_is_there", node_id=identity.node_id)
+            return False
+        return confirming.cancelled() or (confirming.result() and self._who()[0] == identity.node_id)
+
+    async def _silence(self, bus: Bus) -> None:
+        await bus.wait_up()
+        every = self._settings.heartbeat_interval.total_seconds()
+        await asyncio.sleep(every * random.uniform(*LISTENS))  # noqa: S311 - jitter, no secret
 
     async def _attend(
         self,

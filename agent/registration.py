@@ -136,6 +136,18 @@ class Registrar:
             await asyncio.sleep(wait)
             wait = min(wait * 1.5, longest)
 
+    async def confirmed(self) -> bool:
+        """As soon as the control plane answers: does it take us for the node?"""
+        while True:
+            try:
+                return (await self.ask_once()).is_admitted(_now())
+            except (Refused, Removed) as error:
+                log.warning("registration.refused", error=str(error))
+                return False
+            except NotRegistered as error:
+                log.warning("registration.later", error=str(error))
+            await asyncio.sleep(FIRST_WAIT_S)
+
     async def ask_once(self) -> Identity:
         """Register with the node's own credential; the shared token is for those who have none (any more)."""
         request = self._request()

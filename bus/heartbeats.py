@@ -1,6 +1,7 @@
 """Heartbeats: said by each node, gathered by one process of the control plane and handed on in batches."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 
@@ -26,6 +27,18 @@ async def keep_beating(bus: Bus, beat: Callable[[], Awaitable[Heartbeat]], *, ev
         heartbeat = await beat()
         await bus.publish(subjects.heartbeat(heartbeat.node_id), heartbeat.encode())
         await _sleep_unless(again, every * random.uniform(0.9, 1.0))  # noqa: S311 - jitter, no secret
+
+
+async def hear_others(bus: Bus, node_id: str, boot_id: str, heard: Callable[[str], None]) -> None:
+    """The node's end: call `heard` with the boot of another process that beats as this node."""
+
+    async def listen(message: Msg) -> None:
+        with contextlib.suppress(ValueError):
+            other = Heartbeat.decode(message.data).boot_id
+            if other != boot_id:
+                heard(other)
+
+    await bus.subscribe(subjects.heartbeat(node_id), listen)
 
 
 class HeartbeatSink:

@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import structlog.testing
+from structlog.typing import EventDict
 
-from agent import registration
+from agent import node, registration
 from agent.main import run
 from agent.settings import AgentSettings
 from bus.commands import NodeClient
@@ -161,3 +165,47 @@ async def test_a_copy_makes_way_and_takes_over_when_the_first_is_gone(
     assert not await is_linked(process.node)
     control_plane.in_use_by = ""
     await process.node.linked()
+
+
+def copy_of(process: Process, home: Path) -> Process:
+    """Another machine from the image of this one."""
+    shutil.copytree(process.node.home, home)
+    return Process(replace(process.node, home=home))
+
+
+def made_way(said: list[EventDict]) -> int:
+    return sum(line["event"] in ("agent.another_is_there", "stop.ordered") for line in said)
+
+
+async def test_a_copy_that_starts_while_the_control_plane_is_away_does_not_act(
+    process: Process, control_plane: Web, tmp_path
+):
+    """It hears the first one beat, and then waits until the control plane decides."""
+    copy = copy_of(process, tmp_path / "copy")
+    control_plane.is_away = True
+    with structlog.testing.capture_logs() as said:
+        copy.start()
+        await until(lambda: made_way(said) > 0, within=LONG, pause=0.01)
+    await process.stop()
+    assert not await is_linked(copy.node)
+    control_plane.is_away = False
+    await copy.node.linked()
+    await copy.stop()
+    process.start()
+
+
+@pytest.mark.parametrize("moments", [(1.2, 2.2), (1.2, 1.2)], ids=["one after the other", "at the same moment"])
+async def test_of_two_copies_that_start_together_while_the_control_plane_is_away_one_acts(
+    process: Process, control_plane: Web, tmp_path, monkeypatch, moments
+):
+    monkeypatch.setattr(node, "LISTENS", moments)
+    await process.stop()
+    copy = copy_of(process, tmp_path / "copy")
+    control_plane.is_away = True
+    with structlog.testing.capture_logs() as said:
+        process.start()
+        copy.start()
+        await until(lambda: made_way(said) > 0, within=LONG, pause=0.01)
+        await process.node.linked()
+    assert made_way(said) == 1
+    await copy.stop()

@@ -89,6 +89,8 @@ class Web:
         """nodes that said goodbye, and which boot did"""
         self.removed: set[str] = set()
         """credentials of nodes that were removed"""
+        self.is_away = False
+        """as a control plane that does not answer"""
         self.in_use_by = ""
         """the boot that is the node; every other one is refused"""
         self.lifetime = timedelta(hours=24)
@@ -120,6 +122,8 @@ class Web:
     def register(self, body: dict[str, Any], bearer: str) -> tuple[int, dict[str, Any]]:
         known = self.nodes.get(body["name"])
         own = known is not None and bearer == known.credential
+        if self.is_away:
+            return 503, {"detail": "PostgreSQL does not answer."}
         if bearer in self.removed:
             return 410, {"detail": "Node was removed by an admin."}
         if self.in_use_by and body.get("boot_id") != self.in_use_by:
