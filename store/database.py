@@ -51,14 +51,14 @@ class Database:
     """A pool of connections; every transaction is bounded on the server and on our side."""
 
     def __init__(
-        self, url: str, password: str = "", *, pool_size: int = 5, limit_s: float = TRANSACTION_LIMIT_S
+        self, url: str, password: str = "", *, pool_size: int = 10, limit_s: float = TRANSACTION_LIMIT_S
     ) -> None:
         self._limit_s = limit_s
         self._url = _with_password(make_url(url), password)
         self._engine = create_async_engine(
             self._url.set(drivername="postgresql+psycopg"),
             pool_size=pool_size,
-            max_overflow=pool_size,
+            max_overflow=0,  # what overflows is closed when it is given back, and opened again for the next burst
             pool_timeout=_CONNECT_TIMEOUT_S,
             json_deserializer=from_json,
             connect_args={

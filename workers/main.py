@@ -66,7 +66,7 @@ T = TypeVar("T")
 async def serve(settings: ControlSettings, stop: asyncio.Event) -> int:
     """Connect, work until `stop`, close in reverse; a server that is not there yet is waited for."""
     async with AsyncExitStack() as closing:
-        database = Database(settings.database_url, settings.secret(settings.database_password_file), pool_size=10)
+        database = Database(settings.database_url, settings.secret(settings.database_password_file), pool_size=20)
         closing.push_async_callback(database.close)
         issuer = CredentialIssuer(settings.secret(settings.nats_account_seed_file))
         bus = await connect_control(
