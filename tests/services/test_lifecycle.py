@@ -199,6 +199,24 @@ async def test_a_node_that_can_be_told_is_told_by_the_workflow(
     assert presence.told == []
 
 
+async def test_a_node_at_work_is_heard_until_it_has_been_told_to_stop(
+    lifecycle: Lifecycle, operations: OperationTable, join: Join, presence: PlayedPresence
+) -> None:
+    """The order to stop comes last: after it nobody speaks for the node any more."""
+    revocation = lifecycle.revocation
+    assert isinstance(revocation, PlayedRevocation)
+    idle, busy = await join(), await join()
+    await begun(operations, busy, State.RUNNING)
+    await lifecycle.remove(idle.id, actor="ada")
+    assert (revocation.enforced, revocation.later) == (1, [])
+    await lifecycle.remove(busy.id, actor="ada")
+    ((is_told, stop),) = revocation.later
+    assert revocation.enforced == 1
+    assert not await is_told()
+    await stop()
+    assert [node_id for node_id, _ in presence.told] == [idle.id, busy.id]
+
+
 async def test_an_idle_node_is_stopped_at_once(lifecycle: Lifecycle, join: Join, presence: PlayedPresence) -> None:
     """H8."""
     node = await join()
