@@ -10,7 +10,7 @@ import structlog
 import uvloop
 from temporalio.client import Client
 from temporalio.service import RPCError
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import Worker
 
 from activities.batches import BatchActivities
 from activities.fleet import FleetActivities
@@ -103,7 +103,6 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
             temporal,
             task_queue=names.CONTROL_QUEUE,
             workflows=WORKFLOWS,
-            workflow_runner=UnsandboxedWorkflowRunner(),  # docs/decisions: the sandbox guards in the tests
             activities=control_activities(on_node, RecordActivities(operations), fleet, batches),
             max_concurrent_activities=settings.control_slots,
             max_concurrent_local_activities=settings.control_slots,

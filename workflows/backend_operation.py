@@ -8,6 +8,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
+    import workflows.policy as options
     from contracts import temporal as names
     from contracts.messages import CancelMode, Installed, Outcome, Result
     from contracts.temporal import (
@@ -25,7 +26,6 @@ with workflow.unsafe.imports_passed_through():
     )
     from contracts.words import tell
     from domain.operation import OPEN, PERMANENT, Event, Kind, Phase, Reason, State, back_off
-    from workflows import policy as options
     from workflows.ledger import Ledger
 
 WEB_UI = "Temporal Web UI"

@@ -8,6 +8,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
+    import workflows.policy as options
     from contracts import batches as names
     from contracts.batches import (
         ENDED_BATCHES,
@@ -27,7 +28,6 @@ with workflow.unsafe.imports_passed_through():
         WatchMembers,
     )
     from domain.operation import State
-    from workflows import policy as options
 
 FAILURES = frozenset({State.FAILED, State.EXPIRED, State.DEAD_LETTER})
 

@@ -3,9 +3,9 @@
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
+    import workflows.policy as options
     from contracts import temporal as names
     from contracts.temporal import FleetWatch
-    from workflows import policy as options
 
 
 @workflow.defn(name=names.FLEET_MONITOR)

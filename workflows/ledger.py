@@ -9,12 +9,12 @@ from temporalio import workflow
 from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
+    import workflows.policy as options
     from contracts import temporal as names
     from contracts.messages import Outcome
     from contracts.temporal import Carried, OperationInput, Projection, Status, Transitions
     from contracts.words import tell
     from domain.operation import ENDED, Event, Phase, Reason, State, advance
-    from workflows import policy as options
 
 
 class Ledger:
