@@ -4,11 +4,30 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent
 _NUMBER = re.compile(r"\b([RSHG]\d+)[a-z]?\b")
+
+
+@dataclass(frozen=True)
+class Break:
+    """One change of the code with which the tests of some rules fail."""
+
+    rules: tuple[str, ...]
+    what: str
+    """what is broken, in a few words"""
+    path: str
+    old: str
+    new: str
+    only: str = ""
+    """of the tests of these rules, those that pytest's -k selects: one is enough, the others take long"""
+
+
+def rules(numbers: str) -> tuple[str, ...]:
+    return tuple(numbers.split())
 
 
 @cache
@@ -28,10 +47,25 @@ def _tests(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDe
             yield node
 
 
-def page(introduction: str, rules: Mapping[str, str], not_shown: Mapping[str, str] | None = None) -> str:
+def page(
+    introduction: str,
+    rules: Mapping[str, str],
+    not_shown: Mapping[str, str] | None = None,
+    seen_failing: Mapping[str, str] | None = None,
+) -> str:
     """The table in Markdown; what no test shows is listed with its reason."""
-    rows = [f"| {number} | {rule} | {_proved(number, not_shown or {})} |" for number, rule in rules.items()]
-    return "\n".join([introduction, "| rule | in short | proved by |", "|---|---|---|", *rows, ""])
+    columns = ["rule", "in short", "proved by", *(["seen failing with"] if seen_failing else [])]
+    rows = [
+        [number, rule, _proved(number, not_shown or {}), *([seen_failing.get(number, "")] if seen_failing else [])]
+        for number, rule in rules.items()
+    ]
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join([introduction, *(_line(cells) for cells in lines), ""])
+
+
+def _line(cells: list[str]) -> str:
+    bare = set("".join(cells)) == {"-"}
+    return f"|{'|'.join(cells)}|" if bare else f"| {' | '.join(cells)} |"
 
 
 def _proved(number: str, not_shown: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.breaks import SEEN_FAILING
 from tests.rule_tables import proofs
 from tests.rules_operations import NOT_SHOWN, RULES, page
 
@@ -19,6 +20,10 @@ def test_no_number_is_left_out() -> None:
 @pytest.mark.parametrize("number", RULES)
 def test_rule_is_proved_by_a_test_or_admitted_to_be_missing(number: str) -> None:
     assert (number in proofs()) != (number in NOT_SHOWN)
+
+
+def test_only_rules_that_have_a_test_were_seen_failing() -> None:
+    assert set(SEEN_FAILING) <= set(RULES) - set(NOT_SHOWN)
 
 
 def test_the_table_is_up_to_date() -> None:

@@ -73,7 +73,7 @@ async def heard(nodes: Nodes, node: NodeView, boot_id: str = "") -> None:
 async def test_drain_ends_what_has_not_begun_and_lets_finish_what_runs(
     lifecycle: Lifecycle, join: Join, operations: OperationTable, signals: RecordedSignals
 ) -> None:
-    """R29, H6: nothing that runs is cut."""
+    """S26, R29, H6: what waits ends at once, and nothing that runs is cut."""
     node = await join()
     begin = {state: await begun(operations, node, state) for state in (State.QUEUED, State.WAITING, State.RUNNING)}
     told = await lifecycle.drain(node.name, running=Running.FINISH, actor="ada", reason="new disks")
