@@ -61,7 +61,7 @@ async def schemathesis(api: Api, folder: Path) -> tuple[int | None, str]:
         *(f"--exclude-path={path}" for path in ANSWERS_WITH_500),
         "--phases=examples,coverage,fuzzing",
         "--max-examples=8",
-        "--max-time=25",
+        "--max-time=12",
         "--seed=1",
         "--request-timeout=10",
         "--no-color",

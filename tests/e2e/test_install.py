@@ -1,6 +1,7 @@
 """An install, end to end: HTTP, Temporal, NATS, an agent's disk, and back."""
 
 import asyncio
+import hashlib
 import json
 import tarfile
 import uuid
@@ -119,8 +120,8 @@ async def test_a_bad_artifact_fails_with_its_reason_and_the_previous_version_sta
     if fault == "digest":
         body["sha256"] = "0" * 64
     if fault == "truncated":
-        source.files[f"{name}.tar.gz"] = bad.content[: len(bad.content) // 2]
-        body["sha256"] = ""
+        half = bad.content[: len(bad.content) // 2]
+        source.files[f"{name}.tar.gz"], body["sha256"] = half, hashlib.sha256(half).hexdigest()
     operation = await fleet.ended(await fleet.accepted("agent-1", **body))
     assert (operation["state"], operation["reason"]) == (State.FAILED, reason)
     assert operation["remedy"]
