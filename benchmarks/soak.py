@@ -19,7 +19,12 @@ from typing import Any
 import httpx2
 
 from benchmarks.stage import Stage, at_once, simulated, stage
-from domain.operation import ENDED
+from bus.commands import NodeClient
+from bus.connection import connect_control
+from bus.credentials import CredentialIssuer
+from bus.reports import ReportHub
+from contracts.messages import Result
+from domain.operation import ENDED, State
 
 NODES = 200
 OPERATIONS = int(os.environ.get("SOAK_OPERATIONS", "2000"))
@@ -28,6 +33,14 @@ CANCELLED = 0.1
 IN_FLIGHT = 60
 KILL_EVERY_S = 10.0
 PATIENCE_S = 600.0
+WORDS: dict[str, set[Result | None]] = {
+    State.SUCCEEDED: {Result.SUCCEEDED},
+    State.CANCELLED: {Result.CANCELLED, Result.FAILED, None},
+    State.FAILED: {Result.FAILED},
+    State.DEAD_LETTER: {Result.FAILED},
+}
+"""what a node may say of an operation that ended so; one that was cancelled may never have reached it, or only a
+failed attempt of it"""
 ENVIRONMENT = {
     "NODESMITH_POLICY__BACK_OFF_FIRST": "1s",
     "NODESMITH_POLICY__BACK_OFF_CAP": "5s",
@@ -104,17 +117,34 @@ class Soak:
         return found
 
 
-def judge(soak: Soak, ended: dict[str, dict[str, Any]]) -> int:
+async def contradicted(on: Stage, ended: dict[str, dict[str, Any]]) -> list[str]:
+    """Operations that ended otherwise than their nodes say, which are asked one by one."""
+    issuer = CredentialIssuer(on.secret("nats-account-seed"))
+    bus = await connect_control(on.nats_url, issuer, name="soak")
+    nodes = NodeClient(bus, ReportHub(bus))
+
+    async def agrees(op_id: str, operation: dict[str, Any]) -> bool:
+        told = await nodes.ask(operation["node_id"], op_id, within=10)
+        said = told.outcome.result if told.outcome else None
+        return said in WORDS[operation["state"]]
+
+    try:
+        return [op_id for op_id, operation in ended.items() if not await agrees(op_id, operation)]
+    finally:
+        await bus.close()
+
+
+def judge(soak: Soak, ended: dict[str, dict[str, Any]], lied: list[str]) -> int:
     states = Counter(operation["state"] for operation in ended.values())
     ends = [
         [event["state"] for event in operation["timeline"] if event["state"] in ENDED] for operation in ended.values()
     ]
     twice = sum(len(each) != 1 for each in ends)
     stuck = len(set(soak.accepted)) - len(ended)
-    wordless = sum(1 for each in ended.values() if each["state"] == "succeeded" and not each["after"])
     print(f"answers {dict(soak.answers)}; operations {len(set(soak.accepted))}; workers killed {soak.kills}")
-    print(f"ended {dict(states)}; stuck {stuck}, ended twice {twice}, succeeded without the node's word {wordless}")
-    return 1 if stuck or twice or wordless else 0
+    print(f"ended {dict(states)}; stuck {stuck}, ended twice {twice}, otherwise than the node says {len(lied)}")
+    print(*lied[:5], sep="\n")
+    return 1 if stuck or twice or lied else 0
 
 
 @contextlib.asynccontextmanager
@@ -144,7 +174,8 @@ async def main() -> int:
         took = await at_once([soak.ask] * OPERATIONS, IN_FLIGHT)
         killing.cancel()
         print(f"asked in {took:.0f} s", flush=True)
-        return judge(soak, await soak.all_ended())
+        ended = await soak.all_ended()
+        return judge(soak, ended, await contradicted(on, ended))
 
 
 if __name__ == "__main__":
