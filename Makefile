@@ -27,7 +27,7 @@ demo: setup  ## kill it and watch: the tour of the README, about a minute and a 
 	@exec $(BIN)/nodesmith demo
 
 test: setup lint types imports  ## lint, types, import contracts, all tests
-	$(BIN)/pytest -m "not long" --durations=15
+	@tools/test
 
 quick: setup lint types imports unit  ## what runs in under a minute: static checks and unit tests
 

@@ -1,6 +1,7 @@
 """Servers, started once a run; each test brings its own database, subjects or task queue."""
 
 import gc
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Protocol
@@ -10,6 +11,11 @@ import structlog
 
 from tests import servers
 from tests.servers import NatsForTests, PostgresForTests, TemporalForTests
+
+
+def pytest_configure() -> None:
+    """A shell has its background jobs ignore Ctrl-C, and children inherit that; some tests press it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class NatsFactory(Protocol):
