@@ -14,24 +14,43 @@ from services.ports import NodeLink, Reports
 
 log = structlog.get_logger()
 
+TellPhase = Callable[[Phase], Awaitable[None]]
+
 FIRST_NEWS_S = 0.3
 """An install that is over so soon after the node took it on needs no signal of its own that it began."""
+FIRST_NEWS_OF_BATCHES_S = 1 / 25
+"""Members of batches begin by the hundred: so far apart they say so, that the news does not hold up the work."""
 ASK_AGAIN_S = 1.0
 ASK_ANSWER_S = 3.0
+
+
+class Pace:
+    """Gives out moments that are some time apart."""
+
+    def __init__(self, apart_s: float = FIRST_NEWS_OF_BATCHES_S) -> None:
+        self._apart_s = apart_s
+        self._next = 0.0
+
+    def moment(self, not_before: float) -> float:
+        given = max(not_before, self._next)
+        self._next = given + self._apart_s
+        return given
 
 
 class Following:
     """Lives as long as one `run_on_node`; decides nothing, only finds out what the node says."""
 
     def __init__(
-        self, link: NodeLink, task: NodeTask, command: Command, tell_phase: Callable[[Phase], Awaitable[None]]
+        self, link: NodeLink, task: NodeTask, command: Command, tell_phase: TellPhase, pace: Pace | None = None
     ) -> None:
         self._link = link
         self._node_id = task.request.node_id
         self._command = command
         self._policy = task.policy
         self._tell_phase = tell_phase
-        self._accepted_at: float | None = None
+        self._pace = pace if pace and task.request.batch_id else None
+        self._first_news_at: float | None = None
+        """set when the node has taken it on"""
         self._began = time.monotonic()
         self._heard = self._began
         self._insisting = False
@@ -101,15 +120,14 @@ class Following:
         return self._is_accepted() and self._told is None
 
     def _until_first_news(self) -> float:
-        return FIRST_NEWS_S - (time.monotonic() - (self._accepted_at or self._began))
+        return (self._first_news_at or 0.0) - time.monotonic()
 
     def _patience(self) -> float:
         """Until the next thing we would do by ourselves."""
         if self._insisting:
             return ASK_AGAIN_S
-        if self._first_news_due():
-            return max(self._until_first_news(), 0.01)
-        return max(min(self._policy.silence.total_seconds(), self._time_left()), 0.01)
+        quiet = min(self._policy.silence.total_seconds(), self._time_left())
+        return max(min(quiet, self._until_first_news()) if self._first_news_due() else quiet, 0.01)
 
     async def _ask(self) -> NodeWord | None:
         try:
@@ -140,11 +158,12 @@ class Following:
         self._insisting = False
 
     def _accept(self) -> None:
-        if self._accepted_at is None:
-            self._accepted_at = time.monotonic()
+        if self._first_news_at is None:
+            soon = time.monotonic() + FIRST_NEWS_S
+            self._first_news_at = self._pace.moment(soon) if self._pace else soon
 
     def _is_accepted(self) -> bool:
-        return self._accepted_at is not None
+        return self._first_news_at is not None
 
     def _note(self, progress: Progress) -> None:
         self._hear()

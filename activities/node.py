@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 
 import structlog
 from temporalio import activity
 
-from activities.following import Following
+from activities.following import Following, Pace
 from activities.localai import LocalaiWorker
 from contracts import temporal as names
 from contracts.messages import CancelAnswer, CancelCommand, Command
@@ -29,6 +30,7 @@ class NodeActivities:
         self._link = link
         self._runs = runs
         self._holds = holds
+        self._pace = Pace()
 
     @activity.defn(name=names.RUN_ON_NODE)
     async def run_on_node(self, task: NodeTask) -> NodeWord:
@@ -36,7 +38,7 @@ class NodeActivities:
         if not task.on_node and (hold := await self._holds.in_force()):
             return NodeWord(held=f"{hold.reason}, by {hold.by}")
         info = activity.info()
-        follow = LocalaiWorker if task.request.protocol is Protocol.LOCALAI else Following
+        follow = LocalaiWorker if task.request.protocol is Protocol.LOCALAI else partial(Following, pace=self._pace)
         following = follow(
             link=self._link,
             task=task,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from activities.following import Following
+from activities.following import Following, Pace
 from bus.commands import NodeClient, serve
 from bus.connection import Bus, connect_control, node_bus
 from bus.reports import NodeReports, ReportHub
@@ -252,3 +252,9 @@ async def test_a_restart_of_nats_loses_no_outcome(private_nats: NatsFactory) -> 
         scene.desk.standing = [OpReply(op_id=scene.op_id, standing=OpStanding.ENDED, outcome=scene.ended())]
         await nats.restart()
         assert (await running).outcome == scene.ended()
+
+
+def test_a_burst_is_told_bit_by_bit_and_what_comes_later_at_once() -> None:
+    pace = Pace(apart_s=0.5)
+    assert [pace.moment(10.0) for _ in range(3)] == [10.0, 10.5, 11.0]
+    assert pace.moment(20.0) == 20.0
