@@ -123,13 +123,15 @@ async def contradicted(on: Stage, ended: dict[str, dict[str, Any]]) -> list[str]
     bus = await connect_control(on.nats_url, issuer, name="soak")
     nodes = NodeClient(bus, ReportHub(bus))
 
-    async def agrees(op_id: str, operation: dict[str, Any]) -> bool:
+    async def difference(op_id: str, operation: dict[str, Any]) -> str:
         told = await nodes.ask(operation["node_id"], op_id, within=10)
         said = told.outcome.result if told.outcome else None
-        return said in WORDS[operation["state"]]
+        state, reason = operation["state"], operation["reason"]
+        return "" if said in WORDS[state] else f"{op_id}: {state} ({reason}), but its node says {said}"
 
     try:
-        return [op_id for op_id, operation in ended.items() if not await agrees(op_id, operation)]
+        differences = [await difference(op_id, operation) for op_id, operation in ended.items()]
+        return [each for each in differences if each]
     finally:
         await bus.close()
 

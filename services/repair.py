@@ -11,7 +11,7 @@ from contracts.operation_http import OperationView
 from contracts.temporal import Projection
 from domain.errors import NoAnswer, NodeAway
 from domain.node import Protocol
-from domain.operation import Reason, State
+from domain.operation import ENDED, Reason, State
 from services.ports import NodeLink, NodeRegistry, OperationRuns, Operations
 
 log = structlog.get_logger()
@@ -39,7 +39,7 @@ class Repair:
         alive = {run.op_id for run in await self.runs.open_runs()}
         repaired = 0
         for row in rows:
-            if row.op_id not in alive and not await self._runs_after_all(row):
+            if row.op_id not in alive and not await self._runs_after_all(row) and not await self._has_ended(row):
                 await self._end(row)
                 repaired += 1
         return repaired
@@ -48,6 +48,11 @@ class Repair:
         """Visibility lags; describe does not."""
         run = await self.runs.describe(row.workflow_id)
         return run is not None and run.is_open and run.op_id == row.op_id
+
+    async def _has_ended(self, row: OperationView) -> bool:
+        """A run writes its end before it closes: once it is known to be closed, only a row without an end is wrong."""
+        now = await self.operations.find(row.op_id)
+        return now is None or now.state in ENDED
 
     async def _end(self, row: OperationView) -> None:
         request = await self.operations.request(row.op_id)

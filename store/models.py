@@ -175,7 +175,7 @@ class OperationEventRow(Base):
     """One change of state; its number is the SSE id, and number order is commit order."""
 
     __tablename__ = "operation_events"
-    __table_args__ = (UniqueConstraint("op_id", "at", "seq"),)
+    __table_args__ = (UniqueConstraint("op_id", "run_id", "seq"),)
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
     op_id: Mapped[str] = mapped_column(ForeignKey("operations.op_id", ondelete="CASCADE"))
@@ -184,6 +184,7 @@ class OperationEventRow(Base):
     backend: Mapped[str]
     kind: Mapped[str]
     batch_id: Mapped[str | None]
+    run_id: Mapped[str]
     at: Mapped[datetime]
     seq: Mapped[int]
     state: Mapped[str]

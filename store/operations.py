@@ -62,7 +62,7 @@ _ROW_COLUMNS = (
 )
 """what the workflow owns; gauges and `dismissed_at` have other writers"""
 _EVENT_COLUMNS = (
-    *("op_id", "node_id", "node_name", "backend", "kind", "batch_id"),
+    *("op_id", "node_id", "node_name", "backend", "kind", "batch_id", "run_id"),
     *("at", "seq", "state", "reason", "detail", "until", "attempt"),
 )
 
@@ -94,8 +94,11 @@ def _written(on_conflict: str) -> TextClause:
 _FIRST = _written("DO NOTHING")
 _FORWARDS = _written(f"""(op_id)
     DO UPDATE SET {", ".join(f"{column} = excluded.{column}" for column in _ROW_COLUMNS if column != "op_id")}
-    WHERE (operations.at, operations.seq) < (excluded.at, excluded.seq)""")
-"""a full row that only moves forwards"""
+    WHERE CASE WHEN operations.run_id = excluded.run_id
+        THEN operations.seq < excluded.seq
+        ELSE operations.at < excluded.at END""")
+"""A full row that only moves forwards. Within a run its numbers tell: one that a worker's death makes play a step again
+plays it at another time. A run that was reset begins with old numbers, so between runs the time tells."""
 
 
 class OperationTable:

@@ -1,13 +1,14 @@
 """Repair: a run taken away from outside ends as an honest row, and the node stops."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from temporalio.client import Client
 
 from contracts.messages import CancelAnswer, CancelCommand, CancelReply, Outcome, Result
 from contracts.operation_http import InstallRequest
-from contracts.temporal import operation_workflow_id
+from contracts.temporal import Run, operation_workflow_id
 from domain.errors import NodeAway
 from domain.operation import Reason, State
 from runtime.temporal import TemporalRuns
@@ -17,6 +18,7 @@ from store.nodes import Nodes
 from store.operations import OperationTable
 from tests.services.conftest import Join, now
 from tests.services.links import PlayedLink
+from tests.store.transitions import transition
 
 
 @pytest.fixture
@@ -88,3 +90,25 @@ async def test_two_repairs_at_once_are_harmless_and_open_runs_are_left_alone(
     assert other is not None
     assert (row.state, other.state) == (State.FAILED, State.QUEUED)
     assert alive.jobID not in [command.op_id for command in link.cancels if isinstance(command, CancelCommand)]
+
+
+async def test_a_run_that_ends_while_we_look_keeps_the_end_it_wrote(
+    admission: Admission, client: Client, join: Join, repair: Repair, link: PlayedLink, operations: OperationTable
+) -> None:
+    """The row was read as open; when the run is described it has closed, as it does right after it wrote its end."""
+    op_id = await terminated(admission, client, join)
+
+    class EndingNow(TemporalRuns):
+        async def describe(self, workflow_id: str, run_id: str | None = None) -> Run | None:
+            request = await operations.request(op_id)
+            assert request is not None
+            run = await super().describe(workflow_id, run_id)
+            assert run is not None
+            await operations.record(transition(request, State.SUCCEEDED, run_id=run.run_id, ended_at=now()))
+            return run
+
+    assert await replace(repair, runs=EndingNow(client)).once() == 0
+    row = await operations.find(op_id)
+    assert row is not None
+    assert row.state is State.SUCCEEDED
+    assert not link.cancels

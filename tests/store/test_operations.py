@@ -1,6 +1,7 @@
 """The projection of the operations."""
 
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -244,3 +245,24 @@ async def test_open_and_ended_ones_are_told_apart(operations: OperationTable) ->
     assert ended.op_id not in open_ids
     gone = await operations.ended_among([running.op_id, ended.op_id, "nobody"])
     assert [row.op_id for row in gone] == [ended.op_id]
+
+
+async def test_a_step_that_a_run_plays_again_is_not_told_again(operations: OperationTable) -> None:
+    """A worker that dies between the write and Temporal's knowing it leaves the step to another, at another time."""
+    request = a_request()
+    began, ended = (partial(transition, request, state) for state in (State.RUNNING, State.SUCCEEDED))
+    assert await operations.record(began(seq=1, at=1))
+    assert await operations.record(began(seq=1, at=5), ended(seq=2, at=5)), "only the end is new"
+    assert not await operations.record(began(seq=1, at=9), ended(seq=2, at=9))
+    assert [event.state for event in await operations.timeline(request.op_id)] == [State.RUNNING, State.SUCCEEDED]
+
+
+async def test_a_run_that_was_reset_goes_on_with_the_story(operations: OperationTable) -> None:
+    """Its numbers begin again, so the time tells; a late word of the run before changes nothing."""
+    request = a_request()
+    assert await operations.record(transition(request, State.FAILED, seq=7, at=1))
+    assert await operations.record(transition(request, State.RUNNING, seq=3, at=2, run_id="run-2"))
+    assert not await operations.record(transition(request, State.FAILED, seq=8, at=1))
+    row = await operations.find(request.op_id)
+    assert row is not None
+    assert row.state is State.RUNNING

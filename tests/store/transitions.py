@@ -21,12 +21,14 @@ def a_request(*, op_id: str = "", node_id: str = "n1", backend: str = "echo", **
     )
 
 
-def transition(request: OperationRequest, state: State, *, at: float = 1, seq: int = 1, **facts: Any) -> Projection:
+def transition(
+    request: OperationRequest, state: State, *, at: float = 1, seq: int = 1, run_id: str = "run-1", **facts: Any
+) -> Projection:
     """`at` counts seconds after noon."""
     return Projection(
         request=request,
         workflow_id=operation_workflow_id(request.node_id, request.wanted.family),
-        run_id="run-1",
+        run_id=run_id,
         at=NOON + timedelta(seconds=at),
         seq=seq,
         state=state,
