@@ -22,6 +22,8 @@ from runtime.settings import ControlSettings
 
 log = structlog.stdlib.get_logger(__name__)
 
+KEEP_ALIVE_S = 75
+"""longer than clients and proxies keep a connection: who closes it while the other sends loses a request"""
 GRACE_S = 5
 AUTO_APPROVE = "NODESMITH_AUTO_APPROVE is on: whoever has the registration token takes part, unseen."
 
@@ -44,6 +46,7 @@ class ApiServer(uvicorn.Server):
                 access_log=False,
                 lifespan="on",
                 timeout_graceful_shutdown=GRACE_S,
+                timeout_keep_alive=KEEP_ALIVE_S,
                 forwarded_allow_ips=trusted_proxies,
             )
         )

@@ -33,6 +33,7 @@ CANCELLED = 0.1
 IN_FLIGHT = 60
 KILL_EVERY_S = 10.0
 PATIENCE_S = 600.0
+NO_ANSWER = 0
 WORDS: dict[str, set[Result | None]] = {
     State.SUCCEEDED: {Result.SUCCEEDED},
     State.CANCELLED: {Result.CANCELLED, Result.FAILED, None},
@@ -85,6 +86,8 @@ class Soak:
         answer = await self._post(f"/api/nodes/{node}/backends/install", body)
         if answer.status_code != httpx2.codes.ACCEPTED:
             return
+        if answer.json()["joined"]:
+            return
         op_id = answer.json()["jobID"]
         self.accepted.append(op_id)
         if self._random.random() < CANCELLED:
@@ -93,7 +96,11 @@ class Soak:
 
     async def _post(self, path: str, body: dict[str, Any]) -> httpx2.Response:
         while True:
-            answer = await self._random.choice(self._apis).post(path, json=body)
+            try:
+                answer = await self._random.choice(self._apis).post(path, json=body)
+            except httpx2.TransportError:
+                self.answers[NO_ANSWER] += 1
+                continue
             self.answers[answer.status_code] += 1
             if answer.status_code != httpx2.codes.SERVICE_UNAVAILABLE:
                 return answer
@@ -173,10 +180,12 @@ async def main() -> int:
     ):
         soak = Soak(on, apis, nodes)
         killing = asyncio.create_task(soak.kill_workers())
-        took = await at_once([soak.ask] * OPERATIONS, IN_FLIGHT)
-        killing.cancel()
+        took = 0.0
+        while (missing := OPERATIONS - len(soak.accepted)) > 0:
+            took += await at_once([soak.ask] * missing, IN_FLIGHT)
         print(f"asked in {took:.0f} s", flush=True)
         ended = await soak.all_ended()
+        killing.cancel()
         return judge(soak, ended, await contradicted(on, ended))
 
 
