@@ -50,7 +50,7 @@ class PythonProcess:
 
     def program(self) -> Program:
         # -P: a folder `api` where `up` was called must not be taken for ours
-        argv = (sys.executable, "-P", "-m", self.module)
+        argv = (sys.executable, "-P", "-m", "runtime.begin", self.module)
         return Program(self.name, argv, self.log, {**_direct(), **self.environment}, self.withheld)
 
     async def answers(self) -> bool:
