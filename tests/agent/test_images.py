@@ -172,9 +172,7 @@ def docker_registry(tmp_path: Path) -> Iterator[str]:
     """Its address; a real registry in front of an empty folder."""
     binary = shutil.which("docker-registry")
     if binary is None:
-        pytest.skip(
-            "2026-11-16: Debian's docker-registry is not installed; our own registry runs everywhere"
-        )
+        pytest.skip("2026-11-16: Debian's docker-registry is not installed; our own registry runs everywhere")
     address = "127.0.0.1:5099"
     config = tmp_path / "registry.yml"
     config.write_text(
