@@ -60,11 +60,6 @@ class Admission:
     policy: Policy
     clock: Callable[[], datetime]
 
-    async def install(
-        self, node: str, request: InstallRequest, *, actor: str, idempotency_key: str | None = None
-    ) -> JobAccepted:
-        return await self.ask(Kind.INSTALL, node, request, actor=actor, idempotency_key=idempotency_key)
-
     async def ask(
         self, kind: Kind, node: str, request: InstallRequest, *, actor: str, idempotency_key: str | None = None
     ) -> JobAccepted:

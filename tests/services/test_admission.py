@@ -35,7 +35,7 @@ async def test_an_admitted_install_is_a_run_and_a_queued_row(
     admission: Admission, runs: TemporalRuns, operations: OperationTable, join: Join
 ) -> None:
     node = await join()
-    accepted = await admission.install(node.name, ECHO, actor="ada")
+    accepted = await admission.ask(Kind.INSTALL, node.name, ECHO, actor="ada")
     row = await operations.find(accepted.jobID)
     assert row is not None
     assert (row.state, row.version, row.requested_by) == (State.QUEUED, "2", "ada")
@@ -47,8 +47,8 @@ async def test_an_admitted_install_is_a_run_and_a_queued_row(
 async def test_the_same_request_joins_what_runs(admission: Admission, join: Join) -> None:
     """S14, H31: a duplicate dispatch is the same operation."""
     node = await join()
-    first = await admission.install(node.id, ECHO, actor="ada")
-    second = await admission.install(node.name, InstallRequest(backend="builtin@Echo"), actor="bob")
+    first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
+    second = await admission.ask(Kind.INSTALL, node.name, InstallRequest(backend="builtin@Echo"), actor="bob")
     assert (second.jobID, first.joined, second.joined) == (first.jobID, False, True)
 
 
@@ -58,7 +58,7 @@ async def test_twenty_requests_at_once_on_two_replicas_are_one_operation(
     """Promise 1."""
     node = await join()
     replicas = [admission, replace(admission)]
-    asked = [replicas[number % 2].install(node.id, ECHO, actor=f"client-{number}") for number in range(20)]
+    asked = [replicas[number % 2].ask(Kind.INSTALL, node.id, ECHO, actor=f"client-{number}") for number in range(20)]
     answers = await asyncio.gather(*asked)
     assert len({answer.jobID for answer in answers}) == 1
     assert [answer.joined for answer in answers].count(False) == 1
@@ -67,18 +67,18 @@ async def test_twenty_requests_at_once_on_two_replicas_are_one_operation(
 async def test_another_intent_is_refused_and_the_holder_named(admission: Admission, join: Join) -> None:
     """G10: another intent is neither dropped nor told as a success."""
     node = await join()
-    first = await admission.install(node.id, ECHO, actor="ada")
+    first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
     with pytest.raises(OperationConflict, match=first.jobID):
-        await admission.install(node.id, InstallRequest(backend="echo", version="1"), actor="bob")
+        await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="bob")
 
 
 async def test_an_operation_that_ended_makes_room_for_the_next(
     admission: Admission, client: Client, join: Join
 ) -> None:
     node = await join()
-    first = await admission.install(node.id, ECHO, actor="ada")
+    first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
     await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate()
-    second = await admission.install(node.id, ECHO, actor="ada")
+    second = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
     assert (second.joined, second.jobID != first.jobID) == (False, True)
 
 
@@ -86,12 +86,14 @@ async def test_a_repeated_idempotency_key_leads_to_the_same_operation(
     admission: Admission, client: Client, join: Join
 ) -> None:
     node = await join()
-    first = await admission.install(node.id, ECHO, actor="ada", idempotency_key="k1")
+    first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key="k1")
     await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate()
-    again = await admission.install(node.id, ECHO, actor="ada", idempotency_key="k1")
+    again = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key="k1")
     assert again.jobID == first.jobID
     with pytest.raises(OperationConflict, match="Idempotency-Key"):
-        await admission.install(node.id, InstallRequest(backend="echo", version="1"), actor="ada", idempotency_key="k1")
+        await admission.ask(
+            Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="ada", idempotency_key="k1"
+        )
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ async def test_bad_input_starts_nothing(
 ) -> None:
     node = await join()
     with pytest.raises(error, match=names):
-        await admission.install(node.id, request_, actor="ada")
+        await admission.ask(Kind.INSTALL, node.id, request_, actor="ada")
     assert await runs.describe(operation_workflow_id(node.id, "echo")) is None
 
 
@@ -134,11 +136,11 @@ async def test_nodes_that_may_not_get_work_are_refused(admission: Admission, joi
     H20: unknown, pending and agent nodes are refused, never a success with zero nodes.
     """
     with pytest.raises(UnknownNode, match="nobody"):
-        await admission.install("nobody", ECHO, actor="ada")
+        await admission.ask(Kind.INSTALL, "nobody", ECHO, actor="ada")
     with pytest.raises(NodeNotApproved):
-        await admission.install((await join(approved=False)).id, ECHO, actor="ada")
+        await admission.ask(Kind.INSTALL, (await join(approved=False)).id, ECHO, actor="ada")
     with pytest.raises(NodeNotForBackends):
-        await admission.install((await join(node_type="agent")).id, ECHO, actor="ada")
+        await admission.ask(Kind.INSTALL, (await join(node_type="agent")).id, ECHO, actor="ada")
 
 
 async def test_an_install_by_uri_carries_everything_to_the_run(
@@ -147,7 +149,7 @@ async def test_an_install_by_uri_carries_everything_to_the_run(
     """S12. G6, H25: uri, name and alias are never lost."""
     node = await join()
     request = InstallRequest(uri="https://host/own-2.tar.gz", name="own", alias="mine", sha256="sha256:" + "B" * 64)
-    accepted = await admission.install(node.id, request, actor="ada")
+    accepted = await admission.ask(Kind.INSTALL, node.id, request, actor="ada")
     stored = await operations.request(accepted.jobID)
     assert stored is not None
     assert stored.wanted.model_dump(include={"uri", "name", "alias", "family", "sha256"}) == {
@@ -165,7 +167,7 @@ async def test_without_temporal_the_answer_is_unavailable_and_comes_soon(admissi
     cut_off = replace(admission, gate=Gate(admission.operations, TemporalRuns(nowhere)))
     async with asyncio.timeout(20):
         with pytest.raises(ServiceUnavailable):
-            await cut_off.install(node.id, ECHO, actor="ada")
+            await cut_off.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
 
 
 async def test_a_newer_request_replaces_one_that_never_reached_its_node(
@@ -176,9 +178,9 @@ async def test_a_newer_request_replaces_one_that_never_reached_its_node(
     station = Station()
     async with worker_of(client, station, runs.queue):
         station.say(NodeWord(away=True))
-        first = await admission.install(node.id, ECHO, actor="ada")
+        first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
         await station.reached(State.WAITING)
-        second = await admission.install(node.id, InstallRequest(backend="echo", version="1"), actor="bob")
+        second = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="bob")
         assert second.jobID != first.jobID
         last = next(row for row in reversed(station.rows) if row.request.op_id == first.jobID)
         assert (last.state, last.reason) == (State.CANCELLED, Reason.SUPERSEDED)
@@ -190,7 +192,7 @@ async def test_a_retry_is_a_new_operation_that_names_the_old(
 ) -> None:
     node = await join()
     request = InstallRequest(uri="https://host/own-2.tar.gz", name="own", alias="mine", sha256="b" * 64)
-    first = await admission.install(node.id, request, actor="ada")
+    first = await admission.ask(Kind.INSTALL, node.id, request, actor="ada")
     with pytest.raises(NotRetryable, match="queued"):
         await admission.retry(first.jobID, actor="bob")
     stored = await operations.request(first.jobID)

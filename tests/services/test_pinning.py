@@ -12,7 +12,7 @@ from contracts.node_http import NodeView
 from contracts.operation_http import InstallRequest
 from contracts.temporal import Policy, Projection, operation_workflow_id
 from domain.errors import NodesmithError, OperationConflict, RegistryDenied, RegistryDown, UnknownArtifact
-from domain.operation import Reason, State
+from domain.operation import Kind, Reason, State
 from gallery.catalogue import Catalogue
 from gallery.index import read_index
 from gallery.tags import RegistryTags
@@ -59,7 +59,7 @@ async def test_an_install_by_uri_is_recorded_by_digest(
 ) -> None:
     node = await join()
     uri = f"{scheme}{image.reference}"
-    accepted = await admission.install(node.id, InstallRequest(uri=uri), actor="ada")
+    accepted = await admission.ask(Kind.INSTALL, node.id, InstallRequest(uri=uri), actor="ada")
     row = await operations.find(accepted.jobID)
     stored = await operations.request(accepted.jobID)
     assert row is not None
@@ -73,20 +73,20 @@ async def test_an_install_by_uri_is_recorded_by_digest(
 async def test_what_is_named_by_digest_is_asked_of_nobody(admission: Admission, join: Join, image: Published) -> None:
     node = await join()
     by_digest = f"127.0.0.1:9/team/echo@{image.digest}"
-    first = await admission.install(node.id, InstallRequest(uri=by_digest), actor="ada")
+    first = await admission.ask(Kind.INSTALL, node.id, InstallRequest(uri=by_digest), actor="ada")
     named = InstallRequest(uri="127.0.0.1:9/team/other:1", sha256=image.digest)
-    second = await admission.install(node.id, named, actor="ada")
+    second = await admission.ask(Kind.INSTALL, node.id, named, actor="ada")
     assert (first.joined, second.joined) == (False, False)
 
 
 async def test_a_tag_that_moved_is_another_version(admission: Admission, join: Join, image: Published) -> None:
     node, request = await join(), InstallRequest(uri=image.reference)
-    first = await admission.install(node.id, request, actor="ada")
-    again = await admission.install(node.id, request, actor="bob")
+    first = await admission.ask(Kind.INSTALL, node.id, request, actor="ada")
+    again = await admission.ask(Kind.INSTALL, node.id, request, actor="bob")
     assert (again.jobID, again.joined) == (first.jobID, True)
     moved(image)
     with pytest.raises(OperationConflict, match=first.jobID):
-        await admission.install(node.id, request, actor="bob")
+        await admission.ask(Kind.INSTALL, node.id, request, actor="bob")
 
 
 async def test_a_repeated_request_and_a_retry_keep_their_digest(
@@ -94,9 +94,9 @@ async def test_a_repeated_request_and_a_retry_keep_their_digest(
 ) -> None:
     """Whatever the tag says now, and although the registry is down."""
     node, request = await join(), InstallRequest(uri=image.reference)
-    first = await admission.install(node.id, request, actor="ada", idempotency_key="k-pin")
+    first = await admission.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key="k-pin")
     image.site.files.clear()
-    again = await admission.install(node.id, request, actor="ada", idempotency_key="k-pin")
+    again = await admission.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key="k-pin")
     assert again.jobID == first.jobID
     stored = await operations.request(first.jobID)
     assert stored is not None
@@ -127,8 +127,8 @@ async def test_a_registry_that_does_not_tell_starts_nothing_and_is_named(
     impatient = replace(admission.intents, tags=RegistryTags(no_access, timeout=0.3))
     async with asyncio.timeout(20):
         with pytest.raises(error, match=words) as refused:
-            await replace(admission, intents=impatient).install(
-                node.id, InstallRequest(uri=image.reference), actor="ada"
+            await replace(admission, intents=impatient).ask(
+                Kind.INSTALL, node.id, InstallRequest(uri=image.reference), actor="ada"
             )
     image.manifest().gate.set()
     assert refused.value.facts == {"registry": image.host}
@@ -139,7 +139,7 @@ async def test_a_registry_that_does_not_tell_starts_nothing_and_is_named(
 async def test_a_registry_that_cannot_be_reached_is_down(admission: Admission, join: Join) -> None:
     node = await join()
     with pytest.raises(RegistryDown, match=r"127\.0\.0\.1:9"):
-        await admission.install(node.id, InstallRequest(uri="127.0.0.1:9/team/echo:1"), actor="ada")
+        await admission.ask(Kind.INSTALL, node.id, InstallRequest(uri="127.0.0.1:9/team/echo:1"), actor="ada")
 
 
 # galleries and batches ----------------------------------------------------------------------------------------
@@ -205,7 +205,9 @@ async def test_a_gallery_entry_with_a_digest_is_its_own_pin(admission: Admission
     catalogue = Catalogue(read_index(index, gallery="main").entries)
     pinned: Intents = replace(admission.intents, catalogue=catalogue)
     node = await join()
-    accepted = await replace(admission, intents=pinned).install(node.id, InstallRequest(backend="engine"), actor="ada")
+    accepted = await replace(admission, intents=pinned).ask(
+        Kind.INSTALL, node.id, InstallRequest(backend="engine"), actor="ada"
+    )
     stored = await admission.operations.request(accepted.jobID)
     assert stored is not None
     assert stored.wanted.uri.endswith(f"@sha256:{'c' * 64}")

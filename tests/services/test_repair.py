@@ -10,7 +10,7 @@ from contracts.messages import CancelAnswer, CancelCommand, CancelReply, Outcome
 from contracts.operation_http import InstallRequest
 from contracts.temporal import Run, operation_workflow_id
 from domain.errors import NodeAway
-from domain.operation import Reason, State
+from domain.operation import Kind, Reason, State
 from runtime.temporal import TemporalRuns
 from services.admission import Admission
 from services.repair import Repair
@@ -34,7 +34,7 @@ def repair(nodes: Nodes, operations: OperationTable, runs: TemporalRuns, link: P
 async def terminated(admission: Admission, client: Client, join: Join) -> str:
     """An operation whose run somebody terminated in the Temporal Web UI."""
     node = await join()
-    accepted = await admission.install(node.id, InstallRequest(backend="echo"), actor="ada")
+    accepted = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo"), actor="ada")
     await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate("in the Web UI")
     return accepted.jobID
 
@@ -81,7 +81,7 @@ async def test_two_repairs_at_once_are_harmless_and_open_runs_are_left_alone(
 ) -> None:
     """S29."""
     node = await join()
-    alive = await admission.install(node.id, InstallRequest(backend="echo"), actor="ada")
+    alive = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo"), actor="ada")
     op_id = await terminated(admission, client, join)
     link.cancel_reply = CancelReply(op_id=op_id, answer=CancelAnswer.STOPPED)
     await asyncio.gather(repair.once(), repair.once())
