@@ -26,7 +26,7 @@ async def keep_beating(bus: Bus, beat: Callable[[], Awaitable[Heartbeat]], *, ev
         again.clear()
         heartbeat = await beat()
         await bus.publish(subjects.heartbeat(heartbeat.node_id), heartbeat.encode())
-        await _sleep_unless(again, every * random.uniform(0.9, 1.0))  # noqa: S311 - jitter, no secret
+        await _is_set_within(again, every * random.uniform(0.9, 1.0))  # noqa: S311 - jitter, no secret
 
 
 async def hear_others(bus: Bus, node_id: str, boot_id: str, heard: Callable[[str], None]) -> None:
@@ -57,11 +57,16 @@ class HeartbeatSink:
     async def run(self, stop: asyncio.Event) -> None:
         """Listen until `stop`, then hand on what is left."""
         await self._bus.subscribe(subjects.EVERY_HEARTBEAT, self._on_heartbeat, queue=subjects.HEARTBEAT_SINKS)
+        # After a quiet while the first is handed on at once, and those who come with it soon after.
+        soon = pause = self._every / 16
         while not stop.is_set():
-            idle = not self._gathered
+            heard = bool(self._gathered)
             await self._hand_on()
-            # After a quiet second the first one is handed on at once: a node that comes back is not kept waiting.
-            await _sleep_unless(self._first if idle else stop, self._every)
+            quiet = not await _is_set_within(stop if heard else self._first, pause if heard else self._every)
+            if heard:
+                pause = min(2 * pause, self._every)
+            elif quiet:
+                pause = soon
             self._first.clear()
         await self._hand_on()
 
@@ -89,8 +94,8 @@ class HeartbeatSink:
         self._first.set()
 
 
-async def _sleep_unless(event: asyncio.Event, seconds: float) -> None:
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
     try:
-        await asyncio.wait_for(event.wait(), seconds)
+        return await asyncio.wait_for(event.wait(), seconds)
     except TimeoutError:
-        return
+        return False

@@ -1,7 +1,6 @@
 """The `nodesmith` command: a client of the HTTP API that can also start Nodesmith's processes."""
 
 import importlib
-import importlib.metadata
 import sys
 from typing import Annotated, Any, NoReturn
 
@@ -69,7 +68,8 @@ def make_app() -> typer.Typer:
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
     if wanted:
-        typer.echo(f"nodesmith {importlib.metadata.version('nodesmith')}")
+        metadata = importlib.import_module("importlib.metadata")  # half of the time that this module takes to load
+        typer.echo(f"nodesmith {metadata.version('nodesmith')}")
         raise typer.Exit
 
 

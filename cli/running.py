@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import sysconfig
 from dataclasses import asdict
@@ -131,37 +130,41 @@ async def _unless_stopped(stack: Stack, stop: asyncio.Event) -> Ready | None:
 
 
 def run_detached(options: Options, view: View) -> None:
-    """Run `up --json` in a session of its own, and wait for its one object."""
+    """Run as `up --json` in a process of its own, and wait for its one object."""
     home = Home(options.home)
     home.create()
     view.note(f"starting in the background, home {home.folder}")
     with home.log("up").open("a+") as log:
         before = log.tell()
-        process = subprocess.Popen(
-            _detached_command(options),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-        )
+        reading, writing = os.pipe()
+        # a fork: everything is loaded, and a second interpreter would take half a second to come as far
+        pid = os.fork()
+        if pid == 0:
+            _go_behind(writing, log.fileno())
+            asyncio.run(run_attached(options, Quiet()))
+            return
+        os.close(writing)
         try:
-            answer = process.stdout.readline() if process.stdout else b""
+            with os.fdopen(reading, "rb") as answers:
+                answer = answers.readline()
         except KeyboardInterrupt:
-            process.terminate()
-            process.wait()
+            os.kill(pid, signal.SIGTERM)
+            os.waitpid(pid, 0)
             raise typer.Exit(INTERRUPTED) from None
         if not answer:
-            process.wait()
+            os.waitpid(pid, 0)
             log.seek(before)
             raise _failure(log.read())
     view.ready(json.loads(answer), detached=True)
 
 
-def _detached_command(options: Options) -> list[str]:
-    command = [sys.executable, "-P", "-c", "from cli.main import main; main()", "up", "--json"]
-    command += ["--home", str(options.home), "--agents", str(options.agents)]
-    command += [] if options.port_base is None else ["--port-base", str(options.port_base)]
-    return command if options.listen is None else [*command, "--listen", options.listen]
+def _go_behind(answers: int, log: int) -> None:
+    """Away from the terminal: a session, an output and a log of its own, and words for a program."""
+    os.setsid()
+    for ours, standard in ((os.open(os.devnull, os.O_RDONLY), 0), (answers, 1), (log, 2)):
+        os.dup2(ours, standard)
+    os.close(answers)
+    sys.argv.append("--json")
 
 
 def _invitation(ready: dict[str, Any]) -> str:

@@ -42,6 +42,8 @@ class Program:
     death_signal: signal.Signals = signal.SIGKILL
     """what the kernel sends it when we are gone"""
     user: User | None = None
+    stdin: int = asyncio.subprocess.DEVNULL
+    """a file descriptor, or nothing to read"""
 
     def whole_environment(self) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(self.withheld)}
@@ -74,7 +76,7 @@ class Child:
             logged_before = log.tell()
             process = await asyncio.create_subprocess_exec(
                 *program.launcher(),
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=program.stdin,
                 stdout=log,
                 stderr=log,
                 env=program.whole_environment(),

@@ -4,9 +4,10 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from runtime.begin import WHEN_TOLD
 from stack.certificates import Certificates
 from stack.child import Program
 from stack.external import External
@@ -34,6 +35,24 @@ WORKER_QUEUE = "nodesmith"
 _AGENT_PREFIX = "NODESMITH_AGENT_"
 
 
+class Gate:
+    """Where loaded processes wait until it is opened: a pipe that they read, and nobody writes to."""
+
+    def __init__(self) -> None:
+        self.outside, self._inside = os.pipe()
+        self._open = False
+
+    def open(self) -> None:
+        """For those who wait, and for whoever comes later."""
+        if not self._open:
+            self._open = True
+            os.close(self._inside)
+
+    def close(self) -> None:
+        self.open()
+        os.close(self.outside)
+
+
 @dataclass
 class PythonProcess:
     """`python -m module`, with its configuration in the environment; ready when `is_ready` says so."""
@@ -44,6 +63,8 @@ class PythonProcess:
     environment: Mapping[str, str]
     withheld: tuple[str, ...] = ()
     is_ready: Callable[[], bool] = field(default=lambda: True)
+    gate: Gate | None = None
+    """loaded, it waits here"""
 
     async def prepare(self) -> None:
         """Nothing: it prepares what it needs."""
@@ -51,7 +72,10 @@ class PythonProcess:
     def program(self) -> Program:
         # -P: a folder `api` where `up` was called must not be taken for ours
         argv = (sys.executable, "-P", "-m", "runtime.begin", self.module)
-        return Program(self.name, argv, self.log, {**_direct(), **self.environment}, self.withheld)
+        program = Program(self.name, argv, self.log, {**_direct(), **self.environment}, self.withheld)
+        if self.gate is None:
+            return program
+        return replace(program, argv=(*argv, WHEN_TOLD), stdin=self.gate.outside)
 
     async def answers(self) -> bool:
         return await asyncio.to_thread(self.is_ready)
@@ -112,7 +136,7 @@ class Plan:
         """Another's Temporal is not ours to ask: a worker that lives is taken to work."""
         return True
 
-    def agent(self, number: int) -> PythonProcess:
+    def agent(self, number: int, gate: Gate) -> PythonProcess:
         name = f"agent-{number}"
         # what `up` has started ends with it, unless the user wants it otherwise
         environment = {f"{_AGENT_PREFIX}KEEP_BACKENDS": "false", f"{_AGENT_PREFIX}STOP_GRACE": "5"}
@@ -126,7 +150,8 @@ class Plan:
         if self.listen is not None:
             environment[f"{_AGENT_PREFIX}CA_FILE"] = str(self.certificates.ca)
         # an agent is another machine: it knows nothing of the control plane but its address
-        return PythonProcess(name, "agent.main", self.home.log(name), environment, withheld=("NODESMITH_",))
+        log = self.home.log(name)
+        return PythonProcess(name, "agent.main", log, environment, withheld=("NODESMITH_",), gate=gate)
 
     def _control(self) -> dict[str, str]:
         """The settings of api and worker; what is external comes from our own environment."""

@@ -100,13 +100,23 @@ class Supervisor:
     def states(self) -> list[ProcessState]:
         return [keeper.state for group in self._groups for keeper in group]
 
-    async def start(self, *groups: Sequence[Server]) -> None:
-        """Start these together; return when all serve. The first error ends the others and is raised."""
-        keepers = [[self._keeper(server) for server in group] for group in groups]
-        self._groups += keepers
+    async def start(
+        self, first: Sequence[Server], beside: Sequence[Server] = (), after_first: Sequence[Server] = ()
+    ) -> None:
+        """Start `first` and `beside` together, `after_first` when the first serve; return when all serve.
+
+        One error ends the others and is raised.
+        """
+        foremost, together, later = groups = [
+            [self._keeper(server) for server in group] for group in (first, beside, after_first)
+        ]
+        self._groups += groups
         try:
             async with asyncio.TaskGroup() as tasks:
-                for keeper in (keeper for group in keepers for keeper in group):
+                for keeper in together:
+                    tasks.create_task(keeper.start())
+                await asyncio.gather(*(keeper.start() for keeper in foremost))
+                for keeper in later:
                     tasks.create_task(keeper.start())
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None

@@ -16,7 +16,7 @@ from stack.external import external_servers
 from stack.home import Connection, Home
 from stack.listening import check_free, resolve
 from stack.lock import HomeLock
-from stack.processes import Plan
+from stack.processes import Gate, Plan
 from stack.record import ProcessState
 from stack.servers import Server
 from stack.supervisor import Supervisor
@@ -72,6 +72,7 @@ class Stack:
     def __post_init__(self) -> None:
         self.home = Home(self.options.home)
         self._supervisor = Supervisor(self._record)
+        self._gate = Gate()
 
     @property
     def states(self) -> list[ProcessState]:
@@ -81,17 +82,20 @@ class Stack:
         began = time.monotonic()
         plan = self._claim()
         api = LocalApi(self._connection(plan))
-        # api and worker wait for the servers by themselves: loading them takes as long as starting those
-        await self._step(plan.servers(), [plan.api(api.ready), plan.worker()])
-        await self._step([plan.agent(number) for number in range(1, self.options.agents + 1)])
-        agents = await self._approved(api)
+        # Loading takes as long as the servers' start: api and worker wait for those by themselves. The agents are
+        # loaded a little later, so that the api is first, and wait at the gate until it is there.
+        agents = [plan.agent(number, self._gate) for number in range(1, self.options.agents + 1)]
+        await self._step(plan.servers(), [plan.api(api.ready), plan.worker()], agents)
+        self._gate.open()
+        approved = await self._approved(api)
         link = await asyncio.to_thread(api.sign_in_link)
-        return self._ready(plan, link, agents, time.monotonic() - began)
+        return self._ready(plan, link, approved, time.monotonic() - began)
 
     async def stop(self) -> None:
         if self._approving is not None:
             self._approving.cancel()
         await self._supervisor.stop()
+        self._gate.close()
         if self._lock is not None:
             self.home.processes_file.unlink(missing_ok=True)
             self._lock.release()

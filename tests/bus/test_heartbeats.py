@@ -125,3 +125,15 @@ async def _either(one: Ledger, other: Ledger, seq: int) -> int:
 def _drained(ledger: Ledger) -> Iterator[list[Heartbeat]]:
     while not ledger.batches.empty():
         yield ledger.batches.get_nowait()
+
+
+async def test_those_who_come_with_the_first_one_are_not_kept_waiting(control, start_node: StartNode, node_id):
+    """A fleet that starts together is heard together: the second is handed on long before the period is over."""
+    ledger, stop = Ledger(), asyncio.Event()
+    running = asyncio.create_task(HeartbeatSink(control, ledger.take, every=16).run(stop))
+    bus = await start_node(node_id)
+    for number in (1, 2):
+        await bus.publish(subjects.heartbeat(node_id), Heartbeat(node_id=node_id, seq=number).encode())
+        assert [each.seq for each in await ledger.until(bool)] == [number]
+    stop.set()
+    await running
