@@ -1,6 +1,7 @@
-"""The audit trail, for every route alike: what a caller changed is written right after it, before the answer leaves.
+"""The audit trail, for every route alike: a change is written down before it is made, and what it became before the
+answer leaves. Whoever dies between leaves a row that says `unknown`.
 
-A route need not do anything for it; one that knows better what it changed says so with `tell`.
+A route need not do anything for it; one that knows better what it changed says so with `tell`, once it has.
 """
 
 import json
@@ -19,12 +20,14 @@ from api.parts import Parts, parts_of
 from domain.access import Caller
 from domain.change import Change
 from domain.errors import NodesmithError
+from store.audit import AuditTrail
 
 log = structlog.stdlib.get_logger(__name__)
 
 LONGEST_REASON = 500
 _BIGGEST_BODY = 64 * 1024
 _SECRET = re.compile(r"token|secret|password|credential|key", re.IGNORECASE)
+_IN_ADDRESS = re.compile(r"://[^/@\s]+@")
 _VERBS = {"POST": "create", "PUT": "set", "PATCH": "merge", "DELETE": "remove"}
 _VOLATILE = {"last_heartbeat", "updated_at", "unreachable_since", "open_operations", "boot_id", "status"}
 """what moves by itself between two looks at a node"""
@@ -36,22 +39,30 @@ Facts = dict[str, Any]
 class Pending:
     """The change that a request is about to make."""
 
+    entry: int
+    """its row"""
     change: Change
     look: Callable[[], Awaitable[Facts | None]]
-    seen_before: Facts | None
     is_told: bool = False
+    is_only_a_look: bool = False
 
 
 async def begin(request: Request, who: Caller) -> None:
-    """The caller is admitted and about to change something: look at it as it was."""
+    """The caller is admitted and about to change something: look at it as it was, and write down what was asked."""
     if hasattr(request.state, "pending"):
         return
-    path = request.scope["route"].path
-    look = _nothing if "/backends/" in path else _look_at(parts_of(request), request.path_params)
+    parts, path, asked = parts_of(request), request.scope["route"].path, _asked(request.scope)
+    look = _nothing if "/backends/" in path else _look_at(parts, request.path_params)
     before = await look()
-    action = action_of(request.method, path)
-    change = Change(who.name, action, *_target(request.path_params, before))
-    request.state.pending = Pending(change, look, before)
+    change = Change(
+        who.name,
+        action_of(request.method, path),
+        *_target(request.path_params, before),
+        before=before,
+        after=_without_secrets(asked) or None,
+        reason=_reason(request.scope, asked),
+    )
+    request.state.pending = Pending(await parts.audit.begin(change), change, look)
 
 
 def action_of(method: str, path: str) -> str:
@@ -64,14 +75,19 @@ def action_of(method: str, path: str) -> str:
 
 
 def tell(request: Request, **facts: Any) -> None:
-    """What the route knows better: target, target_id, before, after, reason."""
+    """What the route knows better, once it has made the change: target, target_id, before, after."""
     pending: Pending = request.state.pending
-    pending.change = replace(pending.change, **facts)
-    pending.is_told = pending.is_told or "after" in facts or "before" in facts
+    pending.change = replace(pending.change, **{"before": None, "after": None, **facts})
+    pending.is_told = True
+
+
+def only_looked(request: Request) -> None:
+    """A plan or a preview: asked like a change, and none."""
+    request.state.pending.is_only_a_look = True
 
 
 class Audited:
-    """Writes down what was changed once it is known that it was, and before the caller is told."""
+    """Writes down how a change went, before the caller is told. What was refused leaves no row."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -80,14 +96,15 @@ class Audited:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self._app(scope, receive, send)
             return
-        body = bytearray()
+        state = scope.setdefault("state", {})
+        state["body"] = bytearray()
 
         async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] < HTTPStatus.BAD_REQUEST:
-                await _write(scope, bytes(body))
+            if message["type"] == "http.response.start" and (pending := state.get("pending")):
+                await _settle(scope["app"].state.parts.audit, pending, message["status"])
             await send(message)
 
-        await self._app(scope, _tapped(scope, receive, body), sending)
+        await self._app(scope, _tapped(scope, receive, state["body"]), sending)
 
 
 def _tapped(scope: Scope, receive: Receive, body: bytearray) -> Receive:
@@ -105,31 +122,28 @@ def _tapped(scope: Scope, receive: Receive, body: bytearray) -> Receive:
     return receiving
 
 
-async def _write(scope: Scope, body: bytes) -> None:
-    pending: Pending | None = scope.get("state", {}).get("pending")
-    if pending is None:
-        return
-    asked = _asked(body)
-    change = replace(pending.change, reason=_reason(pending.change, scope, asked))
+async def _settle(trail: AuditTrail, pending: Pending, status: int) -> None:
+    """After a 5xx nobody knows how much of it was made, unless the route told: the row stays as it was begun."""
+    is_made = status < HTTPStatus.BAD_REQUEST and not pending.is_only_a_look
     try:
-        if not pending.is_told:
-            change = await _compared(pending, change, asked)
-        await scope["app"].state.parts.audit.record(change)
+        if is_made or pending.is_told:
+            change = pending.change if pending.is_told else await _compared(pending)
+            await trail.complete(pending.entry, change)
+        elif status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            await trail.forget(pending.entry)
     except NodesmithError:
         # it has happened: the log keeps what the table could not
-        log.exception("audit.not_written", change=repr(change))
+        log.exception("audit.not_completed", change=repr(pending.change))
 
 
-async def _compared(pending: Pending, change: Change, asked: Facts) -> Change:
+async def _compared(pending: Pending) -> Change:
     """From what to what; where nothing of the target differs, what was asked for."""
-    after = await pending.look()
-    before = pending.seen_before
+    after, asked = await pending.look(), pending.change.after
+    before = pending.change.before
     if before is not None and after is not None:
         keys = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
         before, after = _only(before, keys), _only(after, keys)
-    elif before is None and after is None:
-        after = _without_secrets(asked) or None
-    return replace(change, before=before, after=after or _without_secrets(asked) or None)
+    return replace(pending.change, before=before, after=after or asked)
 
 
 def _look_at(parts: Parts, path: Mapping[str, str]) -> Callable[[], Awaitable[Facts | None]]:
@@ -158,20 +172,21 @@ def _target(path: Mapping[str, str], seen: Facts | None) -> tuple[str, str]:
     return "/".join(path.values()), ""
 
 
-def _only(facts: Facts, keys: set[str]) -> Facts | None:
+def _only(facts: Mapping[str, object], keys: set[str]) -> Facts | None:
     return {key: facts[key] for key in sorted(keys) if key in facts} or None
 
 
-def _reason(change: Change, scope: Scope, asked: Facts) -> str:
+def _reason(scope: Scope, asked: Facts) -> str:
     in_url = QueryParams(scope["query_string"]).get("reason", "")
     in_body = asked.get("reason", "")
-    reason = change.reason or in_url or (in_body if isinstance(in_body, str) else "")
+    reason = in_url or (in_body if isinstance(in_body, str) else "")
     return reason[:LONGEST_REASON]
 
 
-def _asked(body: bytes) -> Facts:
+def _asked(scope: Scope) -> Facts:
+    """The body, as far as it was read by now: FastAPI reads what a route declares before anything else."""
     try:
-        asked = json.loads(body)
+        asked = json.loads(scope["state"]["body"])
     except ValueError:
         return {}
     return asked if isinstance(asked, dict) else {}
@@ -179,7 +194,16 @@ def _asked(body: bytes) -> Facts:
 
 def _without_secrets(asked: Facts) -> Facts:
     return {
-        key: "***" if _SECRET.search(key) else _without_secrets(value) if isinstance(value, dict) else value
+        key: "***" if _SECRET.search(key) else _without_passwords(value)
         for key, value in asked.items()
         if key != "reason"
     }
+
+
+def _without_passwords(value: Any) -> Any:
+    """An address may have one in it."""
+    if isinstance(value, dict):
+        return _without_secrets(value)
+    if isinstance(value, list):
+        return [_without_passwords(each) for each in value]
+    return _IN_ADDRESS.sub("://***@", value) if isinstance(value, str) else value

@@ -12,6 +12,7 @@ from cli.grouped import Link, grouped
 from cli.render import Column, local_time, show_list
 from cli.tokens import seconds
 from contracts.access import AuditEntry, AuditPage
+from domain.change import Known
 
 _PAGE = 1000
 
@@ -63,6 +64,8 @@ def _collect(api: ApiClient, filters: dict[str, str | None], limit: int) -> list
 
 def change(entry: AuditEntry) -> str:
     """From what to what, on one line."""
+    if entry.outcome is Known.UNKNOWN:
+        return f"not known how it went; asked for: {_short(entry.after) or 'this'}"
     if entry.before is None:
         return _short(entry.after)
     return f"{_short(entry.before)} -> {_short(entry.after)}"

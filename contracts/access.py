@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field
 from contracts.http import Shape
 from contracts.node_http import CheckedLabels
 from domain.access import Role
+from domain.change import Known
 from domain.labels import AUTOMATIC
 
 DAY_S = 86400.0
@@ -94,7 +95,10 @@ class AuditEntry(Shape):
     target_id: str = ""
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
+    """as it is now; of a change that is `unknown`, what was asked for"""
     reason: str = ""
+    outcome: Known = Known.DONE
+    """`unknown`: it was begun, and whoever made it ended before it could say how it went"""
 
 
 class AuditPage(Shape):

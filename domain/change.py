@@ -2,6 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Known(StrEnum):
+    """What is known of a change: it is written down before it is made, so that none goes unseen."""
+
+    DONE = "done"
+    UNKNOWN = "unknown"
+    """begun; whoever made it died or failed before it could say how it went"""
 
 
 @dataclass(frozen=True)

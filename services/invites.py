@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -32,7 +32,9 @@ class NodeLabels(Protocol):
 
 
 class Trail(Protocol):
-    async def record(self, change: Change) -> None: ...
+    async def begin(self, change: Change) -> int: ...
+    async def complete(self, entry: int, change: Change) -> None: ...
+    async def forget(self, entry: int) -> None: ...
 
 
 class Register(Protocol):
@@ -88,22 +90,24 @@ class Invites:
             raise InvalidRequest("token: an invite is for our own agent, not for a LocalAI worker.", field="token")
         who = {"node_name": request.name, "machine_id": request.machine_id}
         invite, is_counted = await self.table.redeem(hash_token(token), **who)
+        joining = _joining(invite, request.name)
+        entry = await self.trail.begin(joining)
         try:
             response = await register(request, approve=invite.approve)
         except NodesmithError:
             if is_counted:
                 await self.table.give_back(invite.id, **who)
+            await self.trail.forget(entry)
             raise
         if invite.labels:
             await self.labels.merge(response.id, invite.labels)
-        if is_counted:
-            await self.trail.record(_joined(invite, response))
+        await self.trail.complete(entry, replace(joining, target_id=response.id))
         return response
 
 
-def _joined(invite: InviteView, node: RegisterResponse) -> Change:
+def _joining(invite: InviteView, name: str) -> Change:
     after = {"approved": invite.approve, "labels": invite.labels}
-    return Change(f"invite {invite.id}", "nodes.join", node.name, node.id, after=after)
+    return Change(f"invite {invite.id}", "nodes.join", name, after=after)
 
 
 def is_invite(token: str) -> bool:

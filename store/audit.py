@@ -4,18 +4,23 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, delete, insert, or_, select
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy import Select, bindparam, delete, func, insert, or_, select, update
 
 from contracts.access import AuditEntry
-from domain.change import Change
+from domain.change import Change, Known
 from store.clock import Clock, utc_now
 from store.database import Database
 from store.models_access import AuditRow
 from store.text import storable
 
 PURGED_AT_ONCE = 5_000
-_ADD = insert(AuditRow)
+_BEGIN = insert(AuditRow).returning(AuditRow.id)
+_COMPLETE = (
+    update(AuditRow)
+    .where(AuditRow.id == bindparam("entry"))
+    .where(func.set_config("synchronous_commit", "off", True) == "off")  # noqa: FBT003 - for this statement only
+)
+"""Not waited for on disk: what a power cut takes of it leaves the row that was, which says `unknown`."""
 
 
 class AuditTrail:
@@ -23,9 +28,21 @@ class AuditTrail:
         self._database = database
         self._clock = clock
 
-    async def record(self, change: Change) -> None:
+    async def begin(self, change: Change) -> int:
+        """Before it is made: from here on there is a row, whoever dies. Returns its number."""
+        values = {"at": self._clock(), "actor": change.actor, "action": change.action, **_told(change)}
         async with self._database.autocommit() as connection:
-            await write(connection, change, self._clock())
+            return (await connection.execute(_BEGIN, {**values, "outcome": Known.UNKNOWN})).scalar_one()
+
+    async def complete(self, entry: int, change: Change) -> None:
+        """After it was made: what it became."""
+        async with self._database.autocommit() as connection:
+            await connection.execute(_COMPLETE, {"entry": entry, **_told(change), "outcome": Known.DONE})
+
+    async def forget(self, entry: int) -> None:
+        """It was refused, and nothing changed."""
+        async with self._database.autocommit() as connection:
+            await connection.execute(delete(AuditRow).where(AuditRow.id == entry))
 
     async def entries(
         self,
@@ -64,19 +81,17 @@ class AuditTrail:
             return len(gone.all())
 
 
-async def write(session: AsyncSession | AsyncConnection, change: Change, now: datetime) -> None:
-    """One row, in the transaction of whoever changes something."""
-    values: dict[str, Any] = {
-        "at": now,
-        "actor": change.actor,
-        "action": change.action,
-        "target": change.target,
-        "target_id": change.target_id,
-        "before": change.before,
-        "after": change.after,
-        "reason": change.reason,
-    }
-    await session.execute(_ADD, storable(values))
+def _told(change: Change) -> dict[str, Any]:
+    told: dict[str, Any] = storable(
+        {
+            "target": change.target,
+            "target_id": change.target_id,
+            "before": change.before,
+            "after": change.after,
+            "reason": change.reason,
+        }
+    )
+    return told
 
 
 def _entry(row: AuditRow) -> AuditEntry:
@@ -90,4 +105,5 @@ def _entry(row: AuditRow) -> AuditEntry:
         before=row.before,
         after=row.after,
         reason=row.reason,
+        outcome=Known(row.outcome),
     )

@@ -7,6 +7,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from domain.access import Role
+from domain.change import Known
 from store.models import Base, one_of
 
 
@@ -79,6 +80,7 @@ class AuditRow(Base):
 
     __tablename__ = "audit"
     __table_args__ = (
+        CheckConstraint(one_of("outcome", Known), name="outcome"),
         Index("ix_audit_at", "at"),
         Index("ix_audit_actor_id", "actor", "id"),
         Index("ix_audit_target_id", "target", "id"),
@@ -95,3 +97,4 @@ class AuditRow(Base):
     before: Mapped[dict[str, Any] | None]
     after: Mapped[dict[str, Any] | None]
     reason: Mapped[str]
+    outcome: Mapped[str]

@@ -7,6 +7,7 @@ from fastapi.responses import JSONResponse
 
 from api import auditing
 from api.auth import Operator, viewer
+from api.ordering import start_batch
 from api.parts import IdempotencyKey, PartsOf
 from api.problems import responses
 from contracts.batches import BatchAccepted, BatchDetail, BatchPlan, BatchRequest, BatchView, batch_workflow_id
@@ -24,14 +25,21 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many, the ne
 _PLAN: dict[int | str, dict[str, Any]] = {200: {"model": BatchPlan, "description": "The plan of a dry run."}}
 
 
-@router.post("/batches", status_code=202, response_model=BatchAccepted, responses={**_PLAN, **responses(400, 404, 409)})
-async def start_batch(
-    request: BatchRequest, parts: PartsOf, actor: Operator, idempotency_key: IdempotencyKey = None
+@router.post(
+    "/batches",
+    name="start_batch",
+    status_code=202,
+    response_model=BatchAccepted,
+    responses={**_PLAN, **responses(400, 404, 409)},
+)
+async def start(
+    body: BatchRequest, request: Request, parts: PartsOf, actor: Operator, idempotency_key: IdempotencyKey = None
 ) -> BatchAccepted | JSONResponse:
     """Install, upgrade, roll back or remove on many nodes. `dry_run` answers the plan and starts nothing."""
-    if request.dry_run:
-        return JSONResponse((await parts.desk.plan(request)).model_dump(mode="json"))
-    return await parts.desk.start(request, actor=actor, idempotency_key=idempotency_key)
+    if body.dry_run:
+        auditing.only_looked(request)
+        return JSONResponse((await parts.desk.plan(body)).model_dump(mode="json"))
+    return await start_batch(request, parts, body, actor=actor, idempotency_key=idempotency_key)
 
 
 @router.get("/batches", responses=responses(400))

@@ -1,6 +1,6 @@
 """Galleries: where backends come from; and archives of the operator's own."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 
@@ -35,28 +35,33 @@ async def list_galleries(parts: PartsOf) -> list[GalleryView]:
 async def add_gallery(body: GalleryRequest, request: Request, parts: PartsOf, actor: Admin) -> GalleryView:
     """Add a gallery. It is read first: one that lists nothing usable is not added."""
     added = await parts.gallery.galleries.add(body, by=actor)
-    auditing.tell(request, target=added.name, after=body.model_dump(mode="json"))
+    auditing.tell(request, target=added.name, after=_told(added))
     return added
 
 
 @router.delete("/galleries/{name}", name="remove", responses=responses(400, 404))
 async def remove_gallery(name: Name, request: Request, parts: PartsOf, _actor: Admin) -> Message:
     """Remove a gallery. What was installed from it stays where it is."""
+    before = _told(await parts.gallery.galleries.find(name))
     await parts.gallery.galleries.remove(name)
-    auditing.tell(request, target=name, before={"name": name})
+    auditing.tell(request, target=name, before=before)
     return Message(message="gallery removed")
 
 
 @router.post("/galleries/refresh", name="refresh_all", responses=responses())
-async def refresh_galleries(parts: PartsOf, _actor: Admin) -> list[GalleryView]:
+async def refresh_galleries(request: Request, parts: PartsOf, _actor: Admin) -> list[GalleryView]:
     """Read all galleries again, now. One that fails keeps its last good copy and says why."""
-    return list(await parts.gallery.galleries.refresh())
+    read = list(await parts.gallery.galleries.refresh())
+    auditing.tell(request, target="galleries", after={gallery.name: _how(gallery) for gallery in read})
+    return read
 
 
 @router.post("/galleries/{name}/refresh", name="refresh", responses=responses(400, 404))
-async def refresh_gallery(name: Name, parts: PartsOf, _actor: Admin) -> GalleryView:
+async def refresh_gallery(name: Name, request: Request, parts: PartsOf, _actor: Admin) -> GalleryView:
     """Read one gallery again, now."""
-    return next(iter(await parts.gallery.galleries.refresh(name)))
+    read = next(iter(await parts.gallery.galleries.refresh(name)))
+    auditing.tell(request, target=name, after=_how(read))
+    return read
 
 
 @router.get("/uploads", name="list_uploads", responses=responses())
@@ -100,3 +105,12 @@ async def remove_upload(name: Name, version: Name, request: Request, parts: Part
     gone = await parts.gallery.uploads.remove(name, version)
     auditing.tell(request, target=f"{name} {version}", before=gone.model_dump(mode="json", include={"sha256", "size"}))
     return gone
+
+
+def _told(gallery: GalleryView) -> dict[str, Any]:
+    """What somebody decided about it, as the audit trail keeps it."""
+    return gallery.model_dump(mode="json", include=set(GalleryRequest.model_fields))
+
+
+def _how(gallery: GalleryView) -> dict[str, Any]:
+    return gallery.model_dump(mode="json", include={"entries", "unusable", "error"})

@@ -1,6 +1,6 @@
 """Invites, and the certificate that a machine checks before it joins."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Request
 from fastapi.responses import PlainTextResponse
@@ -27,15 +27,18 @@ async def list_invites(parts: PartsOf) -> list[InviteView]:
 async def create_invite(body: InviteRequest, request: Request, parts: PartsOf, caller: CallerOf) -> InviteCreated:
     """A new invite, with the one command for the other machine. Its secret is in this answer and nowhere else."""
     made = await parts.invites.create(body, by=caller)
-    after = made.model_dump(mode="json", include={"approve", "uses", "labels", "expires_at"})
-    auditing.tell(request, target=made.id, target_id=made.id, after=after)
+    auditing.tell(request, target=made.id, target_id=made.id, after=_told(made))
     return made
 
 
 @router.delete("/api/invites/{invite}", name="revoke", dependencies=[Depends(admin)], responses=responses(400, 404))
-async def revoke_invite(invite: Annotated[str, Path(description="Id of the invite.")], parts: PartsOf) -> InviteView:
+async def revoke_invite(
+    invite: Annotated[str, Path(description="Id of the invite.")], request: Request, parts: PartsOf
+) -> InviteView:
     """Nobody joins with it any more; who has joined stays."""
-    return await parts.invites.revoke(invite)
+    revoked = await parts.invites.revoke(invite)
+    auditing.tell(request, target=revoked.id, target_id=revoked.id, before=_told(revoked, "used"))
+    return revoked
 
 
 @router.get(
@@ -49,3 +52,7 @@ async def certificate(parts: PartsOf) -> PlainTextResponse:
     if not parts.invites.door.ca_pem:
         raise HTTPException(404)
     return PlainTextResponse(parts.invites.door.ca_pem, media_type=_PEM)
+
+
+def _told(invite: InviteView, *also: str) -> dict[str, Any]:
+    return invite.model_dump(mode="json", include={"approve", "uses", "labels", "expires_at", *also})

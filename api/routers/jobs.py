@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from api.auth import Operator, viewer
 from api.awaiting import batch_end
 from api.localai import batch_op_status, batch_went_well, op_status
+from api.ordering import start_batch
 from api.parts import PartsOf
 from api.problems import respond, responses
 from contracts.batches import BatchRequest
@@ -45,7 +46,7 @@ async def delete_everywhere_and_wait(
 ) -> Done | JSONResponse:
     """Remove a backend wherever it is and wait up to two minutes. 504: it goes on, under the job id that is named."""
     asked = BatchRequest(kind=Kind.REMOVE, backend=backend, everywhere=True)
-    batch_id = (await parts.desk.start(asked, actor=actor)).batch_id
+    batch_id = (await start_batch(request, parts, asked, actor=actor)).batch_id
     ended = await batch_end(parts, batch_id)
     if ended is None:
         raise NoAnswer(f"{backend} is still being removed: batch {batch_id} goes on.", batch=batch_id)

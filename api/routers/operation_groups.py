@@ -92,6 +92,9 @@ def _aware(moment: datetime | None, field: str) -> datetime | None:
 
 
 def _audited(request: Request, body: BulkBody, result: BulkResult) -> BulkResult:
+    if body.preview:
+        auditing.only_looked(request)
+        return result
     said = body.model_dump(mode="json", exclude_defaults=True, exclude={"reason"})
     auditing.tell(request, target="operations", after={**said, "matched": result.matched, "accepted": result.accepted})
     return result

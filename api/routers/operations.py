@@ -2,8 +2,9 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Path, Query, Request
 
+from api import auditing
 from api.auth import Operator, operator, viewer
 from api.health import TEMPORAL
 from api.localai import list_entry, list_order
@@ -89,9 +90,13 @@ async def pause(op_id: OpId, parts: PartsOf, actor: Operator, body: Because | No
 
 
 @router.post("/{op_id}/retry", status_code=202, responses=responses(400, 404, 409))
-async def retry(op_id: OpId, parts: PartsOf, actor: Operator, body: RetryBody | None = None) -> JobAccepted:
+async def retry(
+    op_id: OpId, request: Request, parts: PartsOf, actor: Operator, body: RetryBody | None = None
+) -> JobAccepted:
     """Ask again for an operation that did not succeed: a new one, that names the old."""
-    return await parts.admission.retry(op_id, actor=actor, note=body.reason if body else "")
+    accepted = await parts.admission.retry(op_id, actor=actor, note=body.reason if body else "")
+    auditing.tell(request, after={"node": accepted.node, "op_id": accepted.jobID})
+    return accepted
 
 
 @router.post("/{op_id}/dismiss", dependencies=[Depends(operator)], responses=responses(400))

@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import RedirectResponse
 
+from api import auditing
 from api.auth import SESSION_COOKIE, CallerOf, any_role, anyone
 from api.parts import PartsOf
 from api.problems import responses
@@ -18,6 +19,7 @@ router = APIRouter(tags=["sign-in"])
 async def new_link(request: Request, parts: PartsOf, caller: CallerOf) -> SignInLink:
     """A link that signs one browser in, once, with the role of the token that asks for it."""
     code, expires_at = await parts.sign_in.new_code(caller)
+    auditing.tell(request, target=caller.name, after={"role": caller.role, "expires_at": expires_at.isoformat()})
     return SignInLink(url=str(request.url_for("open_link", code=code)), expires_at=expires_at)
 
 

@@ -1,15 +1,33 @@
 """The audit trail: every change has a row that says who, what, on what, from what to what, when and why."""
 
+import asyncio
 import re
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import httpx2
+import psycopg
 import pytest
 from fastapi.routing import APIRoute
 
 from api.app import _ROUTERS
 from api.auditing import action_of
-from tests.api.station import Api, bearer
+from domain.change import Change
+from domain.errors import ServiceUnavailable
+from domain.operation import State
+from runtime.settings import ControlSettings
+from store.audit import AuditTrail
+from store.overrides import Overrides
+from tests.api.station import ADMIN_TOKEN, Api, bearer, served, until
+from tests.api.test_main import answers, environment, process
+from tests.gallery import wild
+from tests.servers import free_port
+from tests.store.transitions import a_request, transition
 
 
 async def entries(api: Api, **filters: Any) -> list[dict[str, Any]]:
@@ -109,9 +127,60 @@ async def test_an_order_to_a_batch_is_written_down_with_the_state_it_met(api: Ap
     body = {"kind": "install", "backend": "echo", "nodes": [node["id"]]}
     batch_id = (await api.http.post("/api/batches", json=body)).json()["batch_id"]
     assert (await api.http.post(f"/api/batches/{batch_id}/pause", json={"reason": "lunch"})).status_code == 200
-    (paused,) = await entries(api, target=batch_id)
+    paused, _started = await entries(api, target=batch_id)
     assert (paused["action"], paused["reason"], paused["after"]) == ("batches.pause", "lunch", {"order": "pause"})
     assert paused["before"] == {"state": "running"}
+
+
+async def test_a_gallery_is_written_down_as_it_was(api: Api, tmp_path: Path) -> None:
+    name, index = f"g-{secrets.token_hex(3)}", tmp_path / "index.yaml"
+    index.write_text(wild.backend("engine"))
+    added = await api.http.post("/api/galleries", json={"name": name, "url": index.as_uri()})
+    assert added.status_code == 201, added.text
+    await api.http.post(f"/api/galleries/{name}/refresh")
+    await api.http.delete(f"/api/galleries/{name}")
+    gone, read, made = await entries(api, target=name)
+    assert (read["action"], read["after"]["error"]) == ("galleries.refresh", "")
+    assert read["after"]["entries"] > 0
+    assert made["after"] == {"name": name, "url": index.as_uri(), "mirrors": [], "insecure": False}
+    assert (gone["before"], gone["after"]) == (made["after"], None)
+
+
+async def test_an_invite_is_written_down_as_it_was(api: Api) -> None:
+    invite = (await api.http.post("/api/invites", json={"uses": 3, "labels": {"zone": "a"}})).json()
+    await api.http.delete(f"/api/invites/{invite['id']}")
+    revoked, made = await entries(api, target=invite["id"])
+    assert revoked["before"] == {**made["after"], "used": 0}
+    assert made["after"]["labels"] == {"zone": "a"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "asked"),
+    [
+        ("/api/batches", {"backend": "echo", "everywhere": True, "max_parallel": 3}, {"max_parallel": 3}),
+        ("/api/backends/install/echo", None, {"backend": "echo", "force": True, "everywhere": True}),
+        ("/backends/apply", {"id": "echo"}, {"backend": "echo", "kind": "install"}),
+    ],
+)
+async def test_a_batch_is_written_down_with_what_was_asked(
+    api: Api, path: str, body: dict[str, Any] | None, asked: dict[str, Any]
+) -> None:
+    await api.approved_node()
+    answer = (await api.http.post(path, json=body, params={"reason": "all of them"})).json()
+    batch_id = answer.get("jobID") or answer["id"]
+    entry = (await entries(api, target=batch_id))[0]
+    assert entry["after"]["batch_id"] == batch_id
+    assert (entry["after"].items() >= asked.items(), entry["reason"]) == (True, "all of them")
+
+
+async def test_a_retry_is_written_down_with_the_operation_that_it_became(api: Api) -> None:
+    node = await api.approved_node()
+    failed = a_request(node_id=node["id"])
+    await api.parts.operations.record(transition(failed, State.FAILED))
+    accepted = await api.http.post(f"/api/operations/{failed.op_id}/retry")
+    assert accepted.status_code == 202, accepted.text
+    (entry,) = await entries(api, target=failed.op_id)
+    assert entry["after"] == {"node": node["name"], "op_id": accepted.json()["jobID"]}
 
 
 def test_every_change_has_an_action_of_its_own() -> None:
@@ -132,6 +201,86 @@ async def test_what_was_refused_leaves_no_row(api: Api) -> None:
     assert (await api.http.post("/api/nodes/nobody/approve")).status_code == 404
     assert await entries(api, target=node["name"]) == []
     assert await entries(api, target="nobody") == []
+
+
+async def test_a_process_killed_between_a_change_and_its_row_leaves_one_that_says_so(
+    api: Api, settings: ControlSettings
+) -> None:
+    """The row is there before the change can be seen; only how it went is missing."""
+    node, port = await api.register(), free_port()
+    async with (
+        process(environment(settings, port)) as dying,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=bearer(ADMIN_TOKEN)) as http,
+        completions_wait(str(settings.database_url)),
+    ):
+        await until(lambda: answers(http), bool)
+        asking = asyncio.create_task(http.post(f"/api/nodes/{node['id']}/approve", params={"reason": "rack 7"}))
+        await until(lambda: api.parts.nodes.find(node["id"]), lambda seen: bool(seen and seen.approved_at))
+        dying.kill()
+        with pytest.raises(httpx2.TransportError):
+            await asking
+    (entry,) = await entries(api, target=node["name"])
+    assert (entry["outcome"], entry["actor"], entry["action"]) == ("unknown", "admin", "nodes.approve")
+    assert (entry["target_id"], entry["reason"]) == (node["id"], "rack 7")
+    assert entry["before"]["approved_at"] is None
+
+
+@asynccontextmanager
+async def completions_wait(url: str) -> AsyncIterator[None]:
+    """Nobody gets to say how a change went."""
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as holding:
+        await holding.execute("SELECT pg_advisory_lock(77)")
+        await holding.execute(
+            "CREATE FUNCTION waiting() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN PERFORM pg_advisory_xact_lock(77); RETURN NEW; END $$"
+        )
+        await holding.execute("CREATE TRIGGER waiting BEFORE UPDATE ON audit EXECUTE FUNCTION waiting()")
+        try:
+            yield
+        finally:
+            await holding.execute("SET lock_timeout = 0")
+            await holding.execute("DROP FUNCTION waiting CASCADE")
+
+
+async def test_a_change_whose_row_cannot_be_begun_is_not_made(api: Api) -> None:
+    class Away(AuditTrail):
+        async def begin(self, change: Change) -> int:
+            raise ServiceUnavailable("PostgreSQL does not answer.", server="postgresql")
+
+    node = await api.register()
+    async with served(replace(api.parts, audit=Away(api.parts.audit._database))) as without:
+        answer = await without.http.post(f"/api/nodes/{node['id']}/approve")
+    assert (answer.status_code, answer.json()["server"]) == (503, "postgresql")
+    seen = await api.parts.nodes.find(node["id"])
+    assert seen is not None
+    assert seen.approved_at is None
+
+
+async def test_a_change_that_broke_in_the_middle_stays_with_an_unknown_outcome(api: Api) -> None:
+    class Broken(Overrides):
+        async def max_replicas(self, node_id: str, value: int | None) -> None:
+            await super().max_replicas(node_id, value)
+            raise RuntimeError("after the effect")
+
+    node = await api.approved_node()
+    async with served(replace(api.parts, overrides=Broken(api.parts.overrides._database))) as breaking:
+        body = {"value": 7, "reason": "more room"}
+        answer = await breaking.http.put(f"/api/nodes/{node['id']}/max-replicas-per-model", json=body)
+    assert answer.status_code == 500
+    (entry, _approved) = await entries(api, target=node["name"])
+    assert (entry["outcome"], entry["after"], entry["reason"]) == ("unknown", {"value": 7}, "more room")
+    assert entry["before"]["max_replicas_per_model"] == 1
+
+
+async def test_what_is_only_looked_at_leaves_no_row(api: Api) -> None:
+    node = await api.approved_node()
+    newest = (await entries(api))[0]["id"]
+    plan = {"kind": "install", "backend": "echo", "nodes": [node["id"]], "dry_run": True}
+    assert (await api.http.post("/api/batches", json=plan)).status_code == 200
+    for order in ("cancel", "dismiss"):
+        answer = await api.http.post(f"/api/operations/{order}", json={"node": node["id"], "preview": True})
+        assert answer.status_code == 200
+    assert (await entries(api))[0]["id"] == newest
 
 
 async def test_reads_leave_no_row(api: Api) -> None:
