@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import sys
+from asyncio.subprocess import PIPE
 
 import psycopg
 import pytest
@@ -72,14 +74,28 @@ async def test_check_constraint_admits_exactly_the_states_of_the_transition_tabl
 
 
 async def test_ten_at_once_migrate_an_empty_database(postgres_server: PostgresForTests) -> None:
-    """R13: under one advisory lock; there is no queue to prune (R13b superseded)."""
+    """R13: ten processes, under one advisory lock: one migrates, all go on. No queue is pruned (R13b superseded)."""
     url = await postgres_server.create_database()
-    databases = [Database(url, pool_size=1) for _ in range(10)]
-    await asyncio.gather(*(database.migrate() for database in databases))
-    await asyncio.gather(*(database.close() for database in databases))
+    async with asyncio.TaskGroup() as starting:
+        started = [starting.create_task(a_process(url)) for _ in range(10)]
+    processes = [each.result() for each in started]
+    answers = await asyncio.gather(*(each.communicate(b"go\n") for each in processes))
+    assert [each.returncode for each in processes] == [0] * 10, answers
+    assert [said for said, _ in answers] == [b"0\n"] * 10
     async with opened(url) as database, database.session() as session:
         assert await session.scalar(text("SELECT count(*) FROM alembic_version")) == 1
-        assert await session.scalar(text("SELECT count(*) FROM operations")) == 0
+        ran = await session.scalars(text("SELECT xmin FROM pg_attribute WHERE attrelid = 'audit'::regclass"))
+        assert len(set(ran.all())) == 1, "one transaction made the table"
+
+
+async def a_process(url: str) -> asyncio.subprocess.Process:
+    """Ready to migrate, and waiting for the word."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.store.migrating", url, stdin=PIPE, stdout=PIPE
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"ready\n"
+    return process
 
 
 async def test_the_newest_migration_is_the_one_a_start_looks_for(database: Database) -> None:
