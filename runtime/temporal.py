@@ -45,7 +45,12 @@ CALL_LIMIT_S = 1.8
 BUSY_LIMIT_S = 10.0
 """how long a call may wait for a Temporal that answers others"""
 LIST_LIMIT_S = 20.0
-_NO_ANSWER = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
+_NO_ANSWER = (
+    RPCStatusCode.UNAVAILABLE,
+    RPCStatusCode.DEADLINE_EXCEEDED,
+    RPCStatusCode.CANCELLED,
+    RPCStatusCode.UNKNOWN,  # the link broke under the call
+)
 INTERACTIVE = 2
 BATCHED = 4
 

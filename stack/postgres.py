@@ -22,6 +22,8 @@ ROLE = "nodesmith"
 DATABASE = "nodesmith"
 _STATUS_LINE = 7
 _STARTED_LINE = 2
+_IDENTITY = 3
+"""lines: pid, folder, time of the start"""
 _SAME_START = 5.0
 
 
@@ -36,6 +38,8 @@ class PostgresServer:
     database: str = DATABASE
     settings: Mapping[str, str] = field(default_factory=dict)
     name: str = "postgres"
+    _left: list[str] = field(default_factory=list, init=False)
+    """whose pid file lay there before the start"""
 
     def url(self, database: str = "", *, with_password: bool = True) -> str:
         secret = f":{quote(self.password, safe='')}" if with_password else ""
@@ -45,6 +49,7 @@ class PostgresServer:
         if not self.folder.exists():
             await self._initialize()
         self._clear_foreign_pid()
+        self._left = self._pid_file()[:_IDENTITY]
 
     async def _initialize(self) -> None:
         """Make the cluster beside its place and move it there whole: a kill in the middle leaves nothing half."""
@@ -87,8 +92,10 @@ class PostgresServer:
         )
 
     async def answers(self) -> bool:
-        """As pg_ctl does it: the postmaster writes its state into its pid file."""
+        """As pg_ctl does it: the postmaster writes its state into its pid file, where a killed one has left its own."""
         lines = self._pid_file()
+        if lines[:_IDENTITY] == self._left:
+            return False
         return len(lines) > _STATUS_LINE and lines[_STATUS_LINE].strip() == "ready"
 
     async def settle(self) -> None:

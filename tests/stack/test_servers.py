@@ -56,6 +56,15 @@ async def test_postgres_starts_after_it_was_killed_although_its_pid_belongs_to_s
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
+async def test_what_a_killed_postgres_wrote_of_itself_is_not_taken_for_the_next_one(tmp_path: Path):
+    server = PostgresServer(folder=tmp_path / "pg", port=free_port(), password="p", log=tmp_path / "pg.log")
+    child = await servers.start(server)
+    os.kill(child.pid, signal.SIGKILL)
+    await child.wait()
+    await server.prepare()
+    assert not await server.answers()
+
+
 async def test_a_server_that_cannot_start_says_why(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
