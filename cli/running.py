@@ -152,9 +152,9 @@ def run_detached(options: Options, view: View) -> None:
             os.waitpid(pid, 0)
             raise typer.Exit(INTERRUPTED) from None
         if not answer:
-            os.waitpid(pid, 0)
+            _, status = os.waitpid(pid, 0)
             log.seek(before)
-            raise _failure(log.read())
+            raise _failure(log.read(), os.waitstatus_to_exitcode(status))
     view.ready(json.loads(answer), detached=True)
 
 
@@ -173,8 +173,11 @@ def _invitation(ready: dict[str, Any]) -> str:
     return f"{url}   (let one join: {_command(ready['home'], 'nodes invite')})" if url else ""
 
 
-def _failure(said: str) -> CommandFailed:
-    """What the detached process wrote before it ended: our own JSON, unless it broke."""
+def _failure(said: str, code: int) -> CommandFailed:
+    """What the detached process wrote before it ended: our own JSON, unless it broke or somebody ended it."""
+    if code <= 0:
+        how = f"killed by {signal.Signals(-code).name}" if code else "stopped"
+        return CommandFailed(f"Nodesmith was {how} before it was ready.", "Start it again.", code="stack")
     last = said.strip().rpartition("\n")[2]
     try:
         error = json.loads(last)["error"]

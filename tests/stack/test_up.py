@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from contracts.temporal import CONTROL_QUEUE
+from stack.lock import holder
 from stack.processes import WORKER_QUEUE
 from tests import servers
 from tests.conftest import NatsFactory
@@ -119,6 +120,19 @@ def test_a_killed_parent_takes_all_with_it_and_the_next_up_goes_on(machine: Mach
     os.kill(first["pid"], signal.SIGKILL)
     assert_ends(*family)
     assert machine.up()["agents"] == first["agents"]
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(signal.SIGTERM, "was stopped before"), (signal.SIGKILL, "was killed by SIGKILL")]
+)
+def test_a_detached_start_that_is_ended_says_so(machine: Machine, number: signal.Signals, told: str):
+    command = [NODESMITH, "up", "--detach", "--home", str(machine.folder), "--port-base", str(machine.base)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=machine.whole_environment()) as up:
+        _until(lambda: "postgres" in machine.pids())
+        os.kill(holder(machine.home.lock_file) or 0, number)
+        assert up.stderr is not None
+        assert told in up.stderr.read()
+        assert up.wait(60) == 1
 
 
 def test_a_child_that_dies_is_restarted(machine: Machine):
