@@ -39,6 +39,7 @@ class Plan:
     """What has to be fetched. `digest` is known before only for what is named by it."""
 
     blobs: list[Blob]
+    """in the order of unpacking; an image may hold the same layer twice"""
     digest: str
     is_image: bool
 
@@ -104,22 +105,23 @@ class Downloads:
         """
         self._planned[job.command.op_id] = [blob.key for blob in plan.blobs]
         async with self._holding(plan):
-            transfers = [self._transfer(job, blob) for blob in plan.blobs]
+            transfers = [self._transfer(job, blob) for blob in {blob.key: blob for blob in plan.blobs}.values()]
+            partials = [each.partial for each in transfers]
             try:
                 yield await self._fetch(job, plan, transfers, consume)
                 self._planned.pop(job.command.op_id, None)
                 with contextlib.suppress(OSError):  # they have served their purpose
-                    await self._threads.run(job.halt, _each(transfers, Partial.discard))
+                    await self._threads.run(job.halt, _each(partials, Partial.discard))
             except OperationFailed as why:
                 if why.reason not in _WORTH_KEEPING:
-                    _each(transfers, Partial.discard)()
+                    _each(partials, Partial.discard)()
                 raise
             except OSError as error:
                 if is_full(error):
-                    _each(transfers, Partial.discard)()
+                    _each(partials, Partial.discard)()
                 raise
             finally:
-                _each(transfers, Partial.leave)()
+                _each(partials, Partial.leave)()
 
     async def discard(self, command: Command) -> None:
         """Throw away what was kept, unless another job fetches the same right now."""
@@ -171,25 +173,26 @@ class Downloads:
         self._tell(job, transfers)
         missing = sum(max(each.blob.size - each.partial.size, 0) for each in transfers)
         self._space.require(missing + sum(each.blob.size for each in transfers))
-        async with self._consuming(job, transfers, consume):
+        partials = {each.blob.key: each.partial for each in transfers}
+        in_order = [partials[blob.key] for blob in plan.blobs]
+        async with self._consuming(job, in_order, consume):
             await _at_most(_LAYERS_AT_ONCE, [each.fetch for each in transfers])
             job.gauge.move(Phase.VERIFYING)
         digest = plan.digest or transfers[0].partial.digest
-        return Fetched(digest, [each.partial.path for each in transfers], plan.is_image)
+        return Fetched(digest, [each.path for each in in_order], plan.is_image)
 
     @contextlib.asynccontextmanager
-    async def _consuming(self, job: Job, transfers: list[Transfer], consume: Consume | None) -> AsyncIterator[None]:
+    async def _consuming(self, job: Job, partials: list[Partial], consume: Consume | None) -> AsyncIterator[None]:
         """What the bytes are read for goes on beside the download; a download that fails says why, not its reader."""
         if consume is None:
             yield
             return
-        partials = [each.partial for each in transfers]
         openers: list[OpenArchive] = [functools.partial(each.follow, job.halt) for each in partials]
         begun = [each.generation for each in partials]
         consuming = asyncio.create_task(self._threads.run(job.halt, consume, openers))
         try:
             yield
-            _each(transfers, Partial.finish)()
+            _each(partials, Partial.finish)()
             job.gauge.move(Phase.EXTRACTING)
             await asyncio.wait([consuming])
             if [each.generation for each in partials] != begun:
@@ -197,7 +200,7 @@ class Downloads:
             else:
                 await consuming
         finally:
-            _each(transfers, Partial.give_up)()
+            _each(partials, Partial.give_up)()
             await asyncio.wait([consuming])
             _look_at(consuming)
 
@@ -243,10 +246,10 @@ def _look_at(task: "asyncio.Task[None]") -> None:
         task.exception()
 
 
-def _each(transfers: list[Transfer], act: Callable[[Partial], None]) -> Callable[[], None]:
+def _each(partials: list[Partial], act: Callable[[Partial], None]) -> Callable[[], None]:
     def run() -> None:
-        for transfer in transfers:
-            act(transfer.partial)
+        for partial in partials:
+            act(partial)
 
     return run
 

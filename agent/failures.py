@@ -4,6 +4,8 @@ import errno
 
 from domain.operation import Reason
 
+_LONGEST = 8192
+_CONTROLS = {code: f"\\x{code:02x}" for code in range(32) if chr(code) not in "\n\t"}
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -28,3 +30,9 @@ def from_os_error(error: OSError) -> OperationFailed:
 
 def is_full(error: OSError) -> bool:
     return error.errno in _FULL
+
+
+def readable(words: str) -> str:
+    """Words of strangers, such as names in an archive or the output of a backend, as every reader can hold them."""
+    text = words.encode(errors="backslashreplace").decode().translate(_CONTROLS)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}\n...\n{text[-_LONGEST // 2 :]}"

@@ -3,10 +3,11 @@
 import asyncio
 from dataclasses import replace
 
-from agent.archive import Limits, OpenArchive, Unpacker
+from agent.archive import OpenArchive, Unpacker
 from agent.changeover import Changed, Changeover
 from agent.downloads import Consume, Downloads, Plan
 from agent.failures import OperationFailed
+from agent.gate import Limits
 from agent.job import Done, Job
 from agent.shelf import Shelf, not_installed
 from agent.space import Space

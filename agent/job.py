@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from agent.failures import OperationFailed, Stopped
+from agent.failures import OperationFailed, Stopped, readable
 from agent.progress import Gauge
 from contracts.messages import Command, Installed, Outcome, Result
 from domain.operation import Kind, Reason
@@ -105,7 +105,8 @@ def success(job: Job, done: Done) -> Outcome:
 
 
 def failure(job: Job, why: OperationFailed) -> Outcome:
-    return _outcome(job, result=Result.FAILED, reason=why.reason, error=str(why), retry_after_s=why.retry_after_s)
+    error = readable(str(why))
+    return _outcome(job, result=Result.FAILED, reason=why.reason, error=error, retry_after_s=why.retry_after_s)
 
 
 def stopped(job: Job) -> Outcome:

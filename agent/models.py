@@ -1,6 +1,7 @@
 """What runs here, for those who ask: list, stop, unload, delete, and read its output."""
 
 import asyncio
+import glob
 import shutil
 import time
 from pathlib import Path, PurePosixPath
@@ -139,5 +140,5 @@ def _delete(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
         return
-    for each in [path, *path.parent.glob(f"{path.name}.*")]:
+    for each in [path, *path.parent.glob(f"{glob.escape(path.name)}.*")]:
         each.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import httpx2
 import structlog
 
-from agent import archive, downloads
+from agent import downloads, gate
 from agent.changeover import Changeover
 from agent.downloads import Downloads
 from agent.images import Images, this_platform
@@ -46,7 +46,7 @@ class Workshop:
         self._shelf = Shelf(home / "backends")
         space = Space(home, settings.disk_headroom, settings.disk_headroom_share)
         self._downloads = self._build_downloads(settings, http, who, space)
-        limits = archive.Limits(members=settings.max_members, unpacked=settings.max_unpacked)
+        limits = gate.Limits(members=settings.max_members, unpacked=settings.max_unpacked)
         self.supervisor = self._build_supervisor(settings)
         grace = settings.stop_grace.total_seconds()
         self.installer = Installer(

@@ -57,6 +57,21 @@ def special(name: str, kind: bytes, target: str = "") -> Add:
     return add
 
 
+def attributed(name: str, **attributes: str) -> Add:
+    """A file with pax attributes; they go before what its header says."""
+
+    def add(archive: tarfile.TarFile) -> None:
+        member = tarfile.TarInfo(name)
+        member.pax_headers = attributes
+        archive.addfile(member)
+
+    return add
+
+
+def folder(name: str) -> Add:
+    return special(name, tarfile.DIRTYPE)
+
+
 def symlink(name: str, target: str) -> Add:
     return special(name, tarfile.SYMTYPE, target)
 
@@ -82,6 +97,10 @@ ESCAPES: dict[str, bytes] = {
     "link that climbs out": built(symlink("link", "../..")),
     "deep link that climbs out": built(symlink("a/b/link", "../../../x")),
     "link that climbs after descending": built(symlink("x/y/up", "../.."), symlink("out", "x/y/up/..")),
+    "hard link to a link, from where it climbs out": built(
+        symlink("a/b/c/link", "../../x"), hardlink("out", "a/b/c/link")
+    ),
+    "a name that is no text": built(regular("../evil\udcff")),
     "hard link out": built(hardlink("link", "../../etc/passwd")),
     "absolute hard link": built(hardlink("link", "/etc/passwd")),
     "file through a link": built(symlink("d", "."), regular("d/file")),
@@ -89,6 +108,14 @@ ESCAPES: dict[str, bytes] = {
     "device": built(special("null", tarfile.CHRTYPE)),
     "pipe": built(special("pipe", tarfile.FIFOTYPE)),
 }
+
+
+def _headed(kind: bytes, size: int) -> bytes:
+    """A header that says that so much of a description follows."""
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, size
+    return gzip.compress(header.tobuf() + bytes(size), 1)
+
 
 _GOOD = packed(run_sh=b"#!/bin/sh\n", payload=os.urandom(200_000))
 
@@ -100,4 +127,15 @@ DAMAGED: dict[str, bytes] = {
     "a wrong byte": _GOOD[:1000] + bytes([_GOOD[1000] ^ 0xFF]) + _GOOD[1001:],
     "gzip, but no tar": gzip.compress(b"hello" * 1000),
     "empty": built(),
+    "a name that is too long": built(regular("n" * 300)),
+    "a path that is too long": built(regular("/".join(["n" * 100] * 60))),
+    "a name with a zero in it": built(attributed("file", path="a\0b")),
+    "no name": built(regular("")),
+    "a file and a folder of one name": built(regular("d/x"), regular("d")),
+    "a folder and a file of one name": built(regular("d"), regular("d/x")),
+    "a hard link to nothing": built(hardlink("b", "missing")),
+    "a hard link to itself": built(hardlink("a", "a")),
+    "attributes without end": _headed(tarfile.XHDTYPE, 20_000_000),
+    "a name without end": _headed(tarfile.GNUTYPE_LONGNAME, 20_000_000),
+    "nothing without end": gzip.compress(gzip.decompress(_GOOD) + bytes(20_000_000), 1),
 }

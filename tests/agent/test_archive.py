@@ -6,17 +6,20 @@ import gzip
 import io
 import os
 import stat
+import subprocess
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from agent.archive import Limits, Unpacker
+from agent.archive import Unpacker
 from agent.durable import Disk
 from agent.failures import OperationFailed, Stopped
+from agent.gate import Limits
 from domain.operation import Reason
 from tests.agent import archives
-from tests.agent.archives import built, hardlink, regular, symlink
+from tests.agent.archives import built, folder, hardlink, regular, symlink
 
 ROOMY = Limits(members=1000, unpacked=100_000_000)
 
@@ -114,6 +117,37 @@ def test_a_zstd_archive_that_is_cut_off_is_refused(tmp_path):
         assert failure.value.reason is Reason.BAD_ARCHIVE
 
 
+@pytest.mark.parametrize(
+    "how", ["--format=gnu", "--sparse-version=0.0", "--sparse-version=0.1", "--sparse-version=1.0"]
+)
+def test_files_with_holes_come_out_as_they_were(tmp_path, how):
+    source = tmp_path / "source"
+    source.mkdir()
+    with (source / "holes").open("wb") as file:
+        file.seek(5_000_000)
+        file.write(b"end")
+        file.truncate(6_000_000)
+    command = ["tar", "--sparse", *(["--format=posix"] if "version" in how else []), how, "-cz", "-C", source, "."]
+    folder = unpack(tmp_path, subprocess.run(command, check=True, capture_output=True).stdout)
+    assert [path.name for path in folder.iterdir()] == ["holes"]
+    assert (folder / "holes").read_bytes() == (source / "holes").read_bytes()
+
+
+def test_names_that_are_no_text_are_kept(tmp_path):
+    folder = unpack(tmp_path, built(regular("./a\udcffb", b"x")))
+    assert [os.fsencode(path.name) for path in folder.iterdir()] == [b"a\xffb"]
+
+
+def test_members_are_forgotten_once_they_are_unpacked(tmp_path):
+    """Half a million of them are allowed; what is remembered of each adds up."""
+    many = built(*(folder(f"d{number}") for number in range(5_000)))
+    tracemalloc.start()
+    unpack(tmp_path, many, limits=Limits(members=5_000, unpacked=1))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 5_000_000
+
+
 # layers of an image -------------------------------------------------------------------------------------------
 
 
@@ -133,6 +167,42 @@ def test_whiteouts_take_away_what_lower_layers_brought(tmp_path):
     folder = unpack(tmp_path, lower, upper)
     left = {str(path.relative_to(folder)) for path in folder.rglob("*")}
     assert left == {"run.sh", "tree", "tree/new"}
+
+
+def test_whiteouts_do_not_reach_what_their_own_layer_brings(tmp_path):
+    lower = built(regular("tree/old"), regular("tree/sub/old"), regular("file", b"old"), regular("gone/x"))
+    upper = built(
+        regular("tree/sub/new"),
+        regular("tree/.wh..wh..opq"),
+        regular("file", b"new"),
+        regular(".wh.file"),
+        regular(".wh.gone"),
+    )
+    folder = unpack(tmp_path, lower, upper)
+    left = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    assert left == {"tree", "tree/sub", "tree/sub/new", "file"}
+    assert (folder / "file").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("name", [".wh.", "d/.wh.", ".wh.."])
+def test_a_whiteout_of_nothing_is_refused(tmp_path, name):
+    with pytest.raises(OperationFailed) as failure:
+        unpack(tmp_path, built(regular("a")), built(regular(name)))
+    assert failure.value.reason is Reason.BAD_ARCHIVE
+
+
+def test_a_folder_replaces_a_file_of_a_lower_layer(tmp_path):
+    folder_now = unpack(tmp_path, built(regular("d", b"a file")), built(folder("d"), regular("d/x")))
+    assert (folder_now / "d" / "x").is_file()
+
+
+def test_a_layer_links_to_what_lower_layers_brought(tmp_path):
+    lower = built(regular("lib/real.so", b"A"), symlink("lib/link.so", "real.so"))
+    unpacked = unpack(
+        tmp_path, lower, built(hardlink("lib/same.so", "lib/real.so"), hardlink("lib/l2.so", "lib/link.so"))
+    )
+    assert (unpacked / "lib/same.so").read_bytes() == (unpacked / "lib/l2.so").read_bytes() == b"A"
+    assert (unpacked / "lib/l2.so").readlink() == Path("real.so")
 
 
 @pytest.mark.parametrize(

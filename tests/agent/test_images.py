@@ -45,6 +45,16 @@ async def test_an_image_is_installed_from_its_layers(start_agent: StartAgent):
     assert (again.changed, again.bytes_fetched) == (False, 0)
 
 
+async def test_a_layer_that_comes_twice_is_fetched_once_and_applied_each_time(start_agent: StartAgent):
+    node = await start_agent()
+    empty = built()
+    image = publish(node.site, [LOWER, empty, UPPER, empty, LOWER])
+    outcome = await node.outcome_of(node.command(b"", uri=image.reference, sha256=image.digest, size=0))
+    assert outcome.result is Result.SUCCEEDED, outcome.error
+    assert outcome.bytes_fetched == len(LOWER) + len(UPPER) + len(empty)
+    assert (node.live() / "old").read_bytes() == b"old"
+
+
 async def test_the_layers_come_in_parallel_and_count_as_one_download(fetcher: Fetcher, site: Web):
     image = publish(site, [LOWER, UPPER])
     for number in range(2):

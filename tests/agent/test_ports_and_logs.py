@@ -9,6 +9,7 @@ import pytest
 from agent.failures import OperationFailed
 from agent.logs import LogRing, keys
 from agent.ports import AFFINITY_S, QUARANTINE_S, Ports
+from contracts.messages import LogsReply
 from stack.ports import is_free
 
 
@@ -96,6 +97,27 @@ def test_half_a_line_waits_for_its_end(tmp_path: Path):
     assert piece.lines == ["whole"]
     written(ring, "f\n")
     assert ring.since(piece.cursor, 10).lines == ["half"]
+
+
+def test_a_line_that_is_too_long_comes_in_parts(tmp_path: Path):
+    ring = LogRing(tmp_path, "a", 10_000_000)
+    written(ring, "x" * 1_000_000 + "\nnext\n")
+    cursor, parts = 0, list[str]()
+    while piece := ring.since(cursor, 10):
+        if piece.cursor == cursor:
+            break
+        cursor, parts = piece.cursor, parts + piece.lines
+    assert "".join(parts[:-1]) == "x" * 1_000_000
+    assert (parts[-1], cursor) == ("next", 1_000_006)
+
+
+@pytest.mark.parametrize("byte", [b"\0", b"\xff", b"\n", b"\x1b"])
+def test_whatever_is_written_fits_into_one_message(tmp_path: Path, byte: bytes):
+    ring = LogRing(tmp_path, "a", 10_000_000)
+    ring.path.write_bytes(byte * 1_000_000)
+    for piece in (ring.tail(1_000_000), ring.since(0, 1_000_000)):
+        assert piece.lines
+        assert len(LogsReply(lines=piece.lines, cursor=piece.cursor).encode()) < 1_000_000
 
 
 def test_the_place_of_a_reader_survives_the_agent(tmp_path: Path):
