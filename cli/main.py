@@ -93,6 +93,11 @@ def main() -> None:
         _give_up(failure)
     except NodesmithError as error:
         _give_up(CommandFailed(error.message, getattr(error, "remedy", ""), code=error.code))
+    except OSError as error:
+        if error.filename is None:  # not about a file that the user has named, or can do anything about
+            raise
+        sentence = f"{error.filename} cannot be used: {error.strerror}."
+        _give_up(CommandFailed(sentence, "Is the path right, and does it belong to you?", code="no_access"))
 
 
 def _give_up(failure: CommandFailed) -> NoReturn:

@@ -1,7 +1,11 @@
 """Files that are there whole or not at all, and readable by their owner only."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
+
+from stack.errors import StackError
 
 
 def write_private(path: Path, text: str) -> None:
@@ -14,3 +18,13 @@ def write_private(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """What `up` has written down; None when it has not."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise StackError(f"{path} is damaged.", remedy="Remove it: the next `nodesmith up` writes it anew.") from None

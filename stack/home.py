@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stack.errors import StackError
-from stack.files import write_private
+from stack.files import read_json, write_private
 
 NAME = ".nodesmith"
 
@@ -44,8 +44,8 @@ class Home:
 
     def create(self) -> bool:
         """Make the folders; True when this is the first start."""
-        fresh = not self.connection_file.exists()
         try:
+            fresh = not self.connection_file.exists()
             for folder in (self.folder, self.secrets, self.logs, self.agents):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.secrets.chmod(0o700)
@@ -122,9 +122,8 @@ class Home:
 
     def connection(self) -> Connection | None:
         """What the last `up` left; None when there was none."""
-        try:
-            fields = json.loads(self.connection_file.read_text())
-        except FileNotFoundError:
+        fields = read_json(self.connection_file)
+        if fields is None:
             return None
         return Connection(
             url=fields["url"],

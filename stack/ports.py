@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
 
 from stack.errors import StackError
-from stack.files import write_private
+from stack.files import read_json, write_private
 from stack.home import Home
 from stack.servers import LOOPBACK
 
@@ -48,9 +48,8 @@ def choose(home: Home, base: int | None, note: Callable[[str], None]) -> Ports:
 
 
 def _remembered(home: Home) -> Ports | None:
-    try:
-        written = json.loads(home.ports_file.read_text())
-    except FileNotFoundError:
+    written = read_json(home.ports_file)
+    if written is None:
         return None
     return Ports(**{field.name: written[field.name] for field in fields(Ports) if field.name in written})
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from stack.files import write_private
+from stack.files import read_json, write_private
 
 _SAME_BIRTH = 1.0
 _POLL = 0.05
@@ -43,10 +43,7 @@ def write(path: Path, processes: list[ProcessState]) -> None:
 
 
 def read(path: Path) -> list[ProcessState]:
-    try:
-        written = json.loads(path.read_text())
-    except FileNotFoundError:
-        return []
+    written = read_json(path) or []
     return [ProcessState(**{**fields, "condition": Condition(fields["condition"])}) for fields in written]
 
 

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.main import get_group
@@ -84,3 +85,21 @@ def test_a_failure_is_json_when_json_was_asked_for() -> None:
     done = run("nodes", "ls", "--json", NODESMITH_URL="http://127.0.0.1:9", NODESMITH_TOKEN="t")
     assert done.returncode == 3
     assert done.stderr.startswith('{"error": {"code": "unreachable"')
+
+
+@pytest.mark.parametrize("command", [("up",), ("up", "--detach"), ("status",), ("down",), ("nodes", "ls")])
+def test_a_home_that_is_no_folder_is_told_in_a_sentence(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "file").touch()
+    done = run(*command, "--home", str(tmp_path / "file"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert str(tmp_path / "file") in done.stderr
+
+
+def test_a_damaged_file_of_the_home_is_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "connection.json").write_text("{")
+    done = run("nodes", "ls", "--home", str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: {tmp_path}/connection.json is damaged.\n  Remove it: the next `nodesmith up` writes it anew.\n"
+    )
