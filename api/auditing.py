@@ -29,7 +29,7 @@ _BIGGEST_BODY = 64 * 1024
 _SECRET = re.compile(r"token|secret|password|credential|key", re.IGNORECASE)
 _IN_ADDRESS = re.compile(r"://[^/@\s]+@")
 _VERBS = {"POST": "create", "PUT": "set", "PATCH": "merge", "DELETE": "remove"}
-_VOLATILE = {"last_heartbeat", "updated_at", "unreachable_since", "open_operations", "boot_id", "status"}
+_VOLATILE = {"last_heartbeat", "updated_at", "unreachable_since", "open_operations", "boot_id", "boot_at", "status"}
 """what moves by itself between two looks at a node"""
 
 Facts = dict[str, Any]

@@ -115,6 +115,8 @@ class NodeView(Resources):
     """when a second process last claimed to be this node; it was refused"""
     last_heartbeat: datetime | None = None
     boot_id: str = ""
+    boot_at: datetime | None = None
+    """when the process that is the node registered first"""
     agent_version: str = ""
     labels: Labels = Field(default_factory=dict)
     open_operations: int = 0

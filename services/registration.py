@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -15,6 +16,10 @@ from domain.secrets import hash_token, same
 from services.identity import Claims, Presence
 from services.invites import Invites, is_invite
 from services.ports import CredentialIssuer, NodeRegistry
+
+LINKS_WITHIN = timedelta(seconds=10)
+"""how long a process that has just registered may take until it is heard on the bus"""
+_TRIES = 3
 
 
 class Voices(Protocol):
@@ -52,19 +57,21 @@ class Registration:
         return await self._register(request, self.registration_token, approve=approve or self.auto_approve)
 
     async def _register(self, request: RegisterRequest, bearer: str, *, approve: bool) -> RegisterResponse:
-        known = await self._named(request.name)
-        fresh = await self._admit(known, request, bearer)
-        await self._refuse_rival(known, request)
-        try:
-            node = await self.nodes.upsert(
-                request,
-                now=self.clock(),
-                credential_hash=hash_token(fresh) if fresh else None,
-                approve=approve,
-            )
-        except NameTaken:
-            raise _name_taken(request.name) from None
-        return await self._response(node, api_token=fresh)
+        """Looked at, then written if it still is so: of processes that ask at the same instant one is the node."""
+        for _ in range(_TRIES):
+            known = await self._named(request.name)
+            fresh = await self._admit(known, request, bearer)
+            await self._refuse_rival(known, request)
+            with suppress(NameTaken):
+                node = await self.nodes.upsert(
+                    request,
+                    now=self.clock(),
+                    credential_hash=hash_token(fresh) if fresh else None,
+                    approve=approve,
+                    instead_of=known.boot_id if known else "",
+                )
+                return await self._response(node, api_token=fresh)
+        raise _name_taken(request.name)
 
     async def approve(self, node: str) -> RegisterResponse:
         known = await self._known(node)
@@ -129,6 +136,13 @@ class Registration:
                 "give it another name and delete the identity.json that was copied.",
                 node=known.name,
             )
+        if _is_on_its_way(known, self.clock()):
+            raise IdentityInUse(
+                f"Another process registered as node {known.name} a moment ago and was not heard yet. If it is gone, "
+                f"ask again in {LINKS_WITHIN.seconds} s. If this machine is a copy of that one, give it another name "
+                "and delete the identity.json that was copied.",
+                node=known.name,
+            )
 
     async def _response(self, node: NodeView, *, api_token: str | None) -> RegisterResponse:
         plain = RegisterResponse(
@@ -152,6 +166,13 @@ class Registration:
                 "expires_at": credential.expires_at,
             }
         )
+
+
+def _is_on_its_way(node: NodeView, now: datetime) -> bool:
+    """The process that is the node has just registered: on the bus it cannot answer yet."""
+    if node.boot_at is None or now - node.boot_at >= LINKS_WITHIN:
+        return False
+    return node.last_heartbeat is None or node.last_heartbeat < node.boot_at
 
 
 def _name_taken(name: str) -> NameTaken:

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 
 from domain.errors import InvalidRequest, ServiceUnavailable
 
-HEAD = "2026_11_16_audit_outcome"
+HEAD = "2026_11_16_boot_at"
 """the newest migration; a test keeps it so"""
 MIGRATION_LOCK = 7_305_001
 EVENT_LOCK = 7_305_002

@@ -69,6 +69,8 @@ class NodeRow(Base):
     vram_budget: Mapped[str]
     machine_id: Mapped[str]
     boot_id: Mapped[str]
+    boot_at: Mapped[datetime | None]
+    """when the process that is the node registered first"""
     agent_version: Mapped[str]
     credential_hash: Mapped[str | None] = mapped_column(index=True)
     resources: Mapped[dict[str, Any]]

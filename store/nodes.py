@@ -120,11 +120,21 @@ class Nodes:
             return await session.scalar(select(NodeRow.machine_id).where(NodeRow.id == node_id)) or ""
 
     async def upsert(
-        self, request: RegisterRequest, *, now: datetime, credential_hash: str | None, approve: bool
+        self,
+        request: RegisterRequest,
+        *,
+        now: datetime,
+        credential_hash: str | None,
+        approve: bool,
+        instead_of: str | None = None,
     ) -> NodeView:
-        """Register by name: the id and what an admin decided stay; what the node reports is taken over."""
+        """Register by name: the id and what an admin decided stay; what the node reports is taken over.
+
+        `instead_of` is the boot that was the node when somebody looked: if it is another by now, nothing is written.
+        """
+        registered = _registration(request, now, credential_hash, approve=approve, instead_of=instead_of)
         async with self._database.session() as session:
-            node_id = await session.scalar(_registration(request, now, credential_hash, approve=approve))
+            node_id = await session.scalar(registered)
             if node_id is None:
                 raise NameTaken
             await write_reported(session, await session.get_one(NodeRow, node_id), request.labels)
@@ -206,9 +216,9 @@ _FIND = (
 
 
 def _registration(
-    request: RegisterRequest, now: datetime, credential_hash: str | None, *, approve: bool
+    request: RegisterRequest, now: datetime, credential_hash: str | None, *, approve: bool, instead_of: str | None
 ) -> ReturningInsert[str]:
-    """Insert or renew. The machine is compared inside the statement: of two that race for a name, one loses.
+    """Insert or renew. Machine and boot are compared inside the statement: of two that race for a name, one loses.
 
     A LocalAI worker shows no machine, so its name stays with that kind of node until it is given free.
     """
@@ -219,6 +229,7 @@ def _registration(
         credential_hash=credential_hash,
         approved_at=now if approve else None,
         last_heartbeat=now if request.protocol is Protocol.LOCALAI else None,
+        boot_at=now,
         created_at=now,
         updated_at=now,
         **storable(reported),
@@ -228,6 +239,7 @@ def _registration(
         "credential_hash": func.coalesce(first.excluded.credential_hash, NodeRow.credential_hash),
         "approved_at": func.coalesce(NodeRow.approved_at, first.excluded.approved_at),
         "last_heartbeat": func.greatest(NodeRow.last_heartbeat, first.excluded.last_heartbeat),
+        "boot_at": case((NodeRow.boot_id == request.boot_id, NodeRow.boot_at), else_=now),
         "leaving_at": None,
         "left_at": None,
         "updated_at": now,
@@ -235,9 +247,10 @@ def _registration(
     same_machine = NodeRow.machine_id.in_(["", request.machine_id])
     is_free = NodeRow.credential_hash.is_(None)
     same_kind = NodeRow.protocol == int(request.protocol)
-    return first.on_conflict_do_update(
-        index_elements=[NodeRow.name], set_=renewed, where=is_free | (same_machine & same_kind)
-    ).returning(NodeRow.id)
+    may_be = is_free | (same_machine & same_kind)
+    if instead_of is not None and request.boot_id:
+        may_be &= NodeRow.boot_id.in_([instead_of, request.boot_id])
+    return first.on_conflict_do_update(index_elements=[NodeRow.name], set_=renewed, where=may_be).returning(NodeRow.id)
 
 
 def _reported_facts(request: RegisterRequest) -> dict[str, object]:

@@ -1,11 +1,12 @@
 """The life of a node over HTTP, with LocalAI's paths, codes and bodies."""
 
 import secrets
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from contracts.messages import StopWhy
+from contracts.messages import Heartbeat, StopWhy
 from tests.api.node import ObedientDesk, on_the_bus
 from tests.api.station import REGISTRATION_TOKEN, Api, bearer, until
 from tests.api.test_nodes import node_view
@@ -170,6 +171,7 @@ async def test_a_copy_of_a_running_agent_is_refused_with_what_to_do(api: Api) ->
     assert (answer.status_code, answer.json()["code"]) == (409, "identity_in_use")
     assert "identity.json" in answer.json()["remedy"]
     assert (await node_view(api, node["id"]))["rival_seen_at"]
+    await api.parts.nodes.heartbeats([Heartbeat(node_id=node["id"], boot_id="first")], datetime.now(UTC))
     after = await api.http.post("/api/node/register", json=copy, headers=bearer(node["api_token"]))
     assert after.status_code == 201
 

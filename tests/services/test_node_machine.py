@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, TypeVar
 
 import pytest
@@ -23,7 +24,7 @@ from contracts.node_http import Running
 from domain.errors import IdentityInUse, InvalidRequest, NodesmithError
 from domain.node import NodeStatus
 from services.lifecycle import Lifecycle
-from services.registration import Registration
+from services.registration import LINKS_WITHIN, Registration
 from store.database import Database
 from store.life import NodeLife
 from store.nodes import Nodes
@@ -76,6 +77,8 @@ class Known:
     id: str
     credential: str
     boot: str
+    boot_at: datetime
+    beat_at: datetime | None = None
     approved: bool = False
     drained: bool = False
     leaving: bool = False
@@ -84,6 +87,14 @@ class Known:
     unreachable: bool = False
     unheard_s: float = 0
     """how long we listened and did not hear it"""
+
+    def is_another(self, boot: str, now: datetime) -> None:
+        self.boot_at = self.boot_at if boot == self.boot else now
+        self.boot, self.leaving, self.left = boot, False, False
+
+    def is_on_its_way(self, now: datetime) -> bool:
+        is_heard = self.beat_at is not None and self.beat_at >= self.boot_at
+        return self.approved and not self.left and not is_heard and now - self.boot_at < LINKS_WITHIN
 
     def status(self) -> NodeStatus:
         if not self.approved:
@@ -139,17 +150,20 @@ class Life(RuleBasedStateMachine):
     @rule(number=which, boot=st.uuids(), approved=soon)
     def register(self, number: int, boot: object, approved: bool = False) -> None:
         """New, or restarted: with the node's own credential if it has one."""
-        known = self.fleet.known.get(number)
+        known, now = self.fleet.known.get(number), self.world.clock.now
         is_new = known is None
-        answer = self.world.run(
-            self.world.registration.register(
-                self._request(number, str(boot)), bearer=known.credential if known else TOKEN
-            )
+        asking = self.world.registration.register(
+            self._request(number, str(boot)), bearer=known.credential if known else TOKEN
         )
+        if known and known.boot != str(boot) and known.is_on_its_way(now):
+            with pytest.raises(IdentityInUse):
+                self.world.run(asking)
+            return
+        answer = self.world.run(asking)
         if known is None:
-            known = Known(answer.name, answer.id, answer.api_token or "", str(boot))
+            known = Known(answer.name, answer.id, answer.api_token or "", str(boot), now)
             self.fleet.known[number] = known
-        known.boot, known.leaving, known.left = str(boot), False, False
+        known.is_another(str(boot), now)
         assert answer.id == known.id
         assert bool(answer.nats_jwt) is known.approved, "a voice on the bus exactly when approved"
         if is_new:
@@ -183,7 +197,7 @@ class Life(RuleBasedStateMachine):
             assert not known.left
         else:
             assert known.left or not known.approved
-            known.boot, known.leaving, known.left = str(boot), False, False
+            known.is_another(str(boot), self.world.clock.now)
         finally:
             self.world.presence.there = set()
 
@@ -247,8 +261,9 @@ class Life(RuleBasedStateMachine):
         if known := self.fleet.known.get(number):
             self.world.run(self.world.lifecycle.reset_credential(known.name))
             again = self.world.run(self.world.registration.register(self._request(number, "after-reset"), bearer=TOKEN))
-            known.credential, known.boot = again.api_token or "", "after-reset"
-            known.approved = known.leaving = known.left = False
+            known.credential, known.boot = again.api_token or "", ""
+            known.is_another("after-reset", self.world.clock.now)
+            known.approved = False
             self._looked_at(number, approved)
 
     @precondition(is_there)
@@ -266,6 +281,7 @@ class Life(RuleBasedStateMachine):
             self.world.run(self.world.nodes.heartbeats([beat], self.world.clock.now))
             if from_it:
                 known.heard, known.unheard_s, known.unreachable = True, 0, False
+                known.beat_at = self.world.clock.now
 
     @precondition(is_there)
     @rule(number=which)

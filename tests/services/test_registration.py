@@ -1,17 +1,19 @@
 """Registration: the shared token admits, a node's own credential acts for itself, an approval is never given here."""
 
+import asyncio
 import uuid
 
 import pytest
 
-from contracts.messages import StopOrder, StopWhy
+from contracts.messages import Heartbeat, StopOrder, StopWhy
 from contracts.node_http import RegisterRequest
 from domain.errors import IdentityInUse, InvalidRequest, NameTaken, NodeRemoved, NotSignedIn, UnknownNode
 from domain.node import NodeStatus, Protocol
 from services.lifecycle import Lifecycle
-from services.registration import Registration
+from services.registration import LINKS_WITHIN, Registration
+from store.database import Database
 from store.nodes import Nodes
-from tests.services.conftest import TOKEN
+from tests.services.conftest import TOKEN, now, registration_on
 from tests.services.links import PlayedPresence
 
 
@@ -102,7 +104,70 @@ async def test_of_two_copies_of_one_machine_only_the_first_is_the_node(
     assert (seen.boot_id, seen.rival_seen_at is not None) == ("first", True)
     await registration.register(request, bearer=own.api_token or "")  # a renewal of the first is no rival
     presence.there = set()
+    await nodes.heartbeats([Heartbeat(node_id=own.id, boot_id="first")], now())
     assert (await registration.register(copy, bearer=own.api_token or "")).nats_jwt
+
+
+async def test_of_two_copies_that_start_at_the_same_instant_one_is_the_node(
+    registration: Registration, nodes: Nodes, lifecycle: Lifecycle
+) -> None:
+    """Neither can be asked whether it is there yet: the row decides, in one statement."""
+    for number in range(10):
+        request = a_node(boot_id="before")
+        own = await registration.register(request, bearer=TOKEN)
+        await registration.approve(own.id)
+        await lifecycle.left(await nodes.find(own.id), boot_id="before")  # type: ignore[arg-type]
+        copies = [request.model_copy(update={"boot_id": f"copy-{number}-{which}"}) for which in range(4)]
+        asked = (registration.register(copy, bearer=own.api_token or "") for copy in copies)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        admitted = [
+            copy.boot_id for copy, answer in zip(copies, answers, strict=True) if not isinstance(answer, Exception)
+        ]
+        refused = [answer for answer in answers if isinstance(answer, Exception)]
+        assert len(admitted) == 1, answers
+        assert all(isinstance(each, IdentityInUse) for each in refused), refused
+        seen = await nodes.find(own.id)
+        assert seen is not None
+        assert [seen.boot_id] == admitted
+
+
+async def test_of_two_copies_that_wait_for_approval_one_gets_a_voice(registration: Registration, nodes: Nodes) -> None:
+    request = a_node(boot_id="one")
+    own = await registration.register(request, bearer=TOKEN)
+    other = request.model_copy(update={"boot_id": "other"})
+    assert (await registration.register(other, bearer=own.api_token or "")).nats_jwt is None
+    await registration.approve(own.id)
+    answers = await asyncio.gather(
+        *(registration.register(each, bearer=own.api_token or "") for each in (request, other)), return_exceptions=True
+    )
+    assert isinstance(answers[0], IdentityInUse), "the other one asked last before the approval"
+    assert not isinstance(answers[1], BaseException)
+    assert answers[1].nats_jwt
+
+
+async def test_a_process_that_registered_and_was_never_heard_makes_room(
+    database: Database, registration: Registration, presence: PlayedPresence
+) -> None:
+    """It died on its way to the bus: the next one waits for as long as a link takes, no longer."""
+    request = a_node(boot_id="dies")
+    own = await registration.register(request, bearer=TOKEN)
+    await registration.approve(own.id)
+    after = request.model_copy(update={"boot_id": "restarted"})
+    with pytest.raises(IdentityInUse, match="a moment ago"):
+        await registration.register(after, bearer=own.api_token or "")
+    later = registration_on(database, presence, clock=lambda: now() + LINKS_WITHIN)
+    assert (await later.register(after, bearer=own.api_token or "")).nats_jwt
+
+
+async def test_a_process_that_was_heard_and_is_gone_makes_room_at_once(
+    registration: Registration, nodes: Nodes
+) -> None:
+    request = a_node(boot_id="first")
+    own = await registration.register(request, bearer=TOKEN)
+    await registration.approve(own.id)
+    await nodes.heartbeats([Heartbeat(node_id=own.id, boot_id="first")], now())
+    after = request.model_copy(update={"boot_id": "restarted"})
+    assert (await registration.register(after, bearer=own.api_token or "")).nats_jwt
 
 
 async def test_a_reset_frees_the_name_for_another_machine_that_has_to_be_approved(
