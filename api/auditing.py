@@ -26,7 +26,8 @@ log = structlog.stdlib.get_logger(__name__)
 
 LONGEST_REASON = 500
 _BIGGEST_BODY = 64 * 1024
-_SECRET = re.compile(r"token|secret|password|credential|key", re.IGNORECASE)
+_SECRET = re.compile(r"token|secret|password|credential|key|^ca$|^proxy$", re.IGNORECASE)
+"""the last two are how a source is reached: that has one home, and it is sealed"""
 _IN_ADDRESS = re.compile(r"://[^/@\s]+@")
 _VERBS = {"POST": "create", "PUT": "set", "PATCH": "merge", "DELETE": "remove"}
 _VOLATILE = {"last_heartbeat", "updated_at", "unreachable_since", "open_operations", "boot_id", "boot_at", "status"}

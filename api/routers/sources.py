@@ -87,6 +87,8 @@ _TOLD = {"username", "has_password", "has_ca", "has_proxy"}
 def _check(body: SourceRequest) -> None:
     if body.ca and "-----BEGIN CERTIFICATE-----" not in body.ca:
         raise InvalidRequest("ca: certificates in PEM are expected.", field="ca")
+    if "PRIVATE KEY-----" in body.ca:
+        raise InvalidRequest("ca: there is a private key in it; nodes need the certificates alone.", field="ca")
     try:
         parts = urlsplit(body.proxy)
         ok = not body.proxy or (parts.scheme in ("http", "https") and bool(parts.hostname))

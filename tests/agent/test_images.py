@@ -1,6 +1,8 @@
 """Images from a registry: the small one of the tests always, Debian's docker-registry when it is here."""
 
 import asyncio
+import gzip
+import json
 import os
 import shutil
 import subprocess
@@ -10,17 +12,19 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from agent.images import this_platform
 from contracts.messages import Command, Result
 from contracts.sources import SourceAccess
 from domain.operation import Reason
 from gallery.oci import Platform, read_reference
 from gallery.registry import Registry, RegistryFailed, basic
-from tests.agent.archives import built, digest, packed, regular
+from tests.agent.archives import built, digest, packed, regular, zstandard
 from tests.agent.fetching import Fetcher, failure_of
 from tests.agent.nodes import StartAgent
 from tests.agent.registry import CONFIG, Published, publish
 from tests.agent.waiting import until
 from tests.agent.web import Web
+from tests.servers import free_port
 
 LOWER = built(regular("run.sh", b"#!/bin/sh\n"), regular("old", b"old"), regular("lib/a", os.urandom(400_000)))
 UPPER = built(regular("lib/b", os.urandom(300_000)), regular(".wh.old"))
@@ -183,7 +187,7 @@ def docker_registry(tmp_path: Path) -> Iterator[str]:
     binary = shutil.which("docker-registry")
     if binary is None:
         pytest.skip("2026-11-16: Debian's docker-registry is not installed; our own registry runs everywhere")
-    address = "127.0.0.1:5099"
+    address = f"127.0.0.1:{free_port()}"
     config = tmp_path / "registry.yml"
     config.write_text(
         f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
@@ -195,13 +199,33 @@ def docker_registry(tmp_path: Path) -> Iterator[str]:
     process.wait(10)
 
 
+DOCKER = "application/vnd.docker.distribution.manifest"
+DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+
+
+async def push(http: httpx2.AsyncClient, *blobs: bytes) -> None:
+    for blob in (CONFIG, *blobs):
+        place = (await _until_up(http, "/blobs/uploads/")).headers["Location"]
+        sent = await http.put(f"{place}&digest=sha256:{digest(blob)}", content=blob)
+        assert sent.status_code == 201, sent.text
+
+
+async def push_document(http: httpx2.AsyncClient, kind: str, tag: str, **document: object) -> dict[str, object]:
+    content = json.dumps({"schemaVersion": 2, "mediaType": kind, **document}).encode()
+    name = tag or f"sha256:{digest(content)}"
+    sent = await http.put(f"/manifests/{name}", content=content, headers={"Content-Type": kind})
+    assert sent.status_code == 201, sent.text
+    return described(kind, content)
+
+
+def described(kind: str, content: bytes) -> dict[str, object]:
+    return {"mediaType": kind, "digest": f"sha256:{digest(content)}", "size": len(content)}
+
+
 async def test_a_real_registry_serves_what_was_pushed_to_it(docker_registry: str, fetcher: Fetcher, site: Web):
     image = publish(site, [LOWER, UPPER], index=False)
     async with httpx2.AsyncClient(base_url=f"http://{docker_registry}/v2/team/echo") as http:
-        for blob in (CONFIG, LOWER, UPPER):
-            place = (await _until_up(http, "/blobs/uploads/")).headers["Location"]
-            sent = await http.put(f"{place}&digest=sha256:{digest(blob)}", content=blob)
-            assert sent.status_code == 201, sent.text
+        await push(http, LOWER, UPPER)
         manifest = image.manifest()
         headers = {"Content-Type": manifest.headers["Content-Type"]}
         sent = await http.put("/manifests/1", content=manifest.content, headers=headers)
@@ -209,6 +233,48 @@ async def test_a_real_registry_serves_what_was_pushed_to_it(docker_registry: str
         assert await Registry(http).digest(read_reference(f"{docker_registry}/team/echo:1")) == image.digest
     job = await fetcher.run(Command(op_id="op", uri=f"{docker_registry}/team/echo:1"), lambda artifact: None)
     assert job.bytes_fetched == len(LOWER) + len(UPPER)
+
+
+async def test_a_list_of_builds_and_attestations_in_a_real_registry_is_installed_from(
+    docker_registry: str, start_agent: StartAgent
+):
+    """As docker buildx pushes it: Docker's own media types, variants, and a manifest that is no build."""
+    upper = zstandard(gzip.decompress(UPPER))
+    ours = this_platform()
+    async with httpx2.AsyncClient(base_url=f"http://{docker_registry}/v2/team/echo") as http:
+        await push(http, LOWER, upper)
+        config = described("application/vnd.docker.container.image.v1+json", CONFIG)
+        layers = [described(DOCKER_LAYER, blob) for blob in (LOWER, upper)]
+        build = await push_document(http, f"{DOCKER}.v2+json", "", config=config, layers=layers)
+        other = await push_document(http, f"{DOCKER}.v2+json", "", config=config, layers=layers[:1])
+        platforms: list[tuple[dict[str, object], dict[str, str]]] = [
+            (other, {"os": "unknown", "architecture": "unknown"}),
+            (other, {"os": "windows", "architecture": ours.architecture}),
+            (other, {"os": "linux", "architecture": "arm", "variant": "v6"}),
+            (build, {"os": "linux", "architecture": ours.architecture, "variant": ours.variant}),
+        ]
+        listed = [each | {"platform": platform} for each, platform in platforms]
+        index = await push_document(http, f"{DOCKER}.list.v2+json", "1", manifests=listed)
+        reference = read_reference(f"{docker_registry}/team/echo:1")
+        assert await Registry(http).digest(reference) == index["digest"]
+    node = await start_agent()
+    outcome = await node.outcome_of(node.command(b"", uri=str(reference), sha256=str(index["digest"]), size=0))
+    assert outcome.result is Result.SUCCEEDED, outcome.error
+    assert outcome.after is not None
+    assert outcome.after.digest == index["digest"]
+    assert {path.name for path in node.live().iterdir()} == {"run.sh", "lib", "metadata.json"}
+    assert {path.name for path in (node.live() / "lib").iterdir()} == {"a", "b"}
+
+
+async def test_a_real_registry_goes_on_in_the_middle_of_a_layer(docker_registry: str, fetcher: Fetcher, site: Web):
+    image = publish(site, [LOWER], index=False)
+    async with httpx2.AsyncClient(base_url=f"http://{docker_registry}/v2/team/echo") as http:
+        await push(http, LOWER)
+        kind = image.manifest().headers["Content-Type"]
+        await http.put("/manifests/1", content=image.manifest().content, headers={"Content-Type": kind})
+    (fetcher.folder / f"{digest(LOWER)}.part").write_bytes(LOWER[:100_000])
+    job = await fetcher.run(Command(op_id="op", uri=f"{docker_registry}/team/echo:1"), lambda artifact: None)
+    assert (job.bytes_reused, job.bytes_fetched) == (100_000, len(LOWER) - 100_000)
 
 
 async def _until_up(http: httpx2.AsyncClient, path: str) -> httpx2.Response:

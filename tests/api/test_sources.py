@@ -63,3 +63,10 @@ async def test_what_is_removed_is_told_no_more(api: Api) -> None:
     host, node = await put(api), await api.approved_node()
     assert (await api.http.delete(f"/api/sources/{host}")).status_code == 200
     assert (await ask(api, node["id"], node["api_token"], host)).status_code == 404
+
+
+async def test_a_private_key_among_the_certificates_is_refused(api: Api) -> None:
+    """Who copies a server's whole file by mistake hears of it before every node could read it."""
+    key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
+    answer = await api.http.put("/api/sources/keyed.test", json={"ca": PEM + key})
+    assert (answer.status_code, answer.json()["field"]) == (400, "ca")

@@ -6,12 +6,16 @@ import secrets
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from domain.operation import ENDED
 from gallery.registry import basic
+from stack.certificates import Certificates
 from tests.agent import web
-from tests.agent.archives import packed
+from tests.agent.archives import digest, packed
+from tests.agent.proxy import forward_proxy
 from tests.agent.registry import publish
 from tests.agent.web import Web
 from tests.e2e.fleet import Fleet
@@ -57,8 +61,59 @@ async def test_a_password_is_used_by_the_node_and_written_nowhere(fleet: Fleet, 
     assert asked.count(f"/v2/{image.name}/manifests/{image.tag}") == 2, "without and with a token, never by the node"
     assert image.blob_path() in asked
 
+    said = str(ended) + done.stdout + done.stderr
+    await assert_nowhere(folder, name, said, [password, registry.token, *as_basic("robot", password)])
+
+
+def as_basic(username: str, password: str) -> list[str]:
+    return [basic(username, password).removeprefix("Basic ")]
+
+
+async def assert_nowhere(folder: Path, name: str, said: str, secrets_: list[str]) -> None:
+    """The name of the backend is in rows, runs and homes; the secrets are in none of them."""
     marked = {Path(path).parts[0] for path in await asyncio.to_thread(files_with, folder, name.encode())}
     assert marked >= {"postgres", "temporal", "agents"}, marked
-    for secret in (password, registry.token, basic("robot", password).removeprefix("Basic ")):
+    for secret in secrets_:
         assert await asyncio.to_thread(files_with, folder, secret.encode()) == set()
-        assert secret not in str(ended) + done.stdout + done.stderr
+        assert secret not in said
+
+
+@pytest.mark.parametrize("right", [True, False], ids=["used", "refused by the proxy"])
+async def test_what_is_set_for_a_web_server_is_written_nowhere(fleet: Fleet, tmp_path: Path, right: bool) -> None:
+    """Password, certificates and proxy of a host at once, for a gallery and for the archive that it lists."""
+    host, name = f"files-{secrets.token_hex(4)}.invalid", f"sealed-{secrets.token_hex(4)}"
+    password, toll = f"hush-{secrets.token_hex(12)}", f"toll-{secrets.token_hex(12)}"
+    company = Certificates(tmp_path)
+    company.ensure(host)
+    archive = packed(run_sh=b"#!/bin/sh\n")
+    index = f"- name: {name}\n  uri: {name}.tar.gz\n  sha256: {digest(archive)}\n"
+    with web.running(certificates=company) as site:
+        site.serve("/index.yaml", index.encode(), basic=basic("robot", password))
+        site.serve(f"/{name}.tar.gz", archive, basic=basic("robot", password))
+        async with forward_proxy() as proxy:
+            proxy.credential = basic("me", toll)
+            proxy.knows = {f"{host}:443": site}
+            folder = fleet.machine.folder
+            way = ["--ca", str(company.ca), "--proxy", proxy.url(f"me:{toll}@")]
+            add = [NODESMITH, "sources", "add", host, "--username", "robot", "--password-stdin", "--home", str(folder)]
+            done = await asyncio.to_thread(subprocess.run, add + way, input=password, text=True, capture_output=True)
+            assert done.returncode == 0, done.stderr
+            gallery = {"name": name, "url": f"https://{host}/index.yaml"}
+            listed = await fleet.http.post("/api/galleries", json=gallery)
+            assert listed.status_code == 201, listed.text
+            proxy.credential = proxy.credential if right else "nobody"
+            ended = await fleet.until(await fleet.accepted("agent-2", backend=name), is_told)
+            known = await fleet.http.get("/api/sources")
+            await fleet.http.delete(f"/api/galleries/{name}")
+    assert (ended["state"] == "succeeded") is right, ended
+    said = str(ended) + done.stdout + done.stderr + listed.text + known.text
+    certificate = company.ca.read_text().splitlines()[2]
+    secret = [password, toll, *as_basic("robot", password), *as_basic("me", toll), certificate]
+    await assert_nowhere(folder, name, said, secret)
+    if not right:
+        await fleet.http.post(f"/api/operations/{ended['op_id']}/cancel")
+
+
+def is_told(operation: dict[str, Any]) -> bool:
+    """Over, or waiting for another try with the reason of the first."""
+    return operation["state"] in (*ENDED, "waiting")
