@@ -157,7 +157,7 @@ class PretendInstaller:
         return list(self._installed.values())
 
     async def _pretend(self, job: Job) -> None:
-        size = job.command.size or self._part.size
+        size = self._part.size
         steps = max(1, round(self._part.install_seconds / PROGRESS_S))
         fails_at = random.randrange(steps) if random.random() < self._part.fail_rate else None  # noqa: S311
         job.gauge.move(Phase.DOWNLOADING, 0, size)

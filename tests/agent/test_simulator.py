@@ -108,6 +108,16 @@ async def test_what_is_to_fail_fails(control_plane: Web, control: NodeClient, op
         assert (outcome.result, outcome.error) == (Result.FAILED, "simulated failure")
 
 
+@pytest.mark.parametrize("size", [1000, 0])
+async def test_an_install_is_as_large_as_was_said_whatever_the_gallery_says(
+    control_plane: Web, control: NodeClient, options, size: int
+):
+    async with playing(replace(options, nodes=1, size=size)):
+        (node_id,) = await all_linked(control_plane, control, 1)
+        outcome, _ = await outcome_on(control, node_id, install(size=50))
+        assert (outcome.result, outcome.bytes_fetched) == (Result.SUCCEEDED, size)
+
+
 async def test_what_was_installed_is_listed_and_removed(control_plane: Web, control: NodeClient, options):
     async with playing(replace(options, nodes=1)):
         (node_id,) = await all_linked(control_plane, control, 1)
