@@ -22,6 +22,9 @@ log = structlog.stdlib.get_logger(__name__)
 _MOST_ADDRESSES = 10_000
 _MOST_KNOWN = 10_000
 _MINUTE_S = 60.0
+_REGISTER = "/api/node/register"
+_IN_BODY = "a token in the body"
+"""not read here, so it never becomes known: after too many wrong ones nobody registers so from that address"""
 
 
 @dataclass
@@ -48,8 +51,8 @@ class FailedSignIns:
             return 0.0
         return over * _MINUTE_S / self._limit
 
-    def failed(self, address: str, credential: str) -> None:
-        self._known.pop(_mark(address, credential), None)
+    def failed(self, address: str) -> None:
+        """A credential that was right before stays known: it was no guess, wherever it is shown."""
         self._failures[address] = _Failures(self._level(address) + 1, self._clock())
         self._failures.move_to_end(address)
         while len(self._failures) > _MOST_ADDRESSES:
@@ -96,8 +99,8 @@ class SlowGuessing:
 
     def _count(self, scope: Scope, address: str, credential: str, status: int) -> None:
         if status == HTTPStatus.UNAUTHORIZED:
-            self._failures.failed(address, credential)
-        elif status < HTTPStatus.BAD_REQUEST and not scope.get("state", {}).get("is_open"):
+            self._failures.failed(address)
+        elif status < HTTPStatus.BAD_REQUEST and credential != _IN_BODY and not scope.get("state", {}).get("is_open"):
             self._failures.succeeded(address, credential)
 
 
@@ -106,7 +109,7 @@ def _credential(scope: Scope) -> str:
     path: str = scope["path"]
     if path.startswith("/sign-in/"):
         return path
-    return Headers(scope=scope).get("authorization", "")
+    return Headers(scope=scope).get("authorization", _IN_BODY if path == _REGISTER else "")
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, address: str, wait_s: float) -> None:

@@ -3,11 +3,18 @@
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from contracts.http import Shape
 from contracts.messages import Installed
 from contracts.node_http import MOST_REPLICAS, readable_budget
+
+
+def _text_or_number(value: object) -> object:
+    """`true` is no number here, and one complaint about all of it names the field."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("text or a number is expected")  # noqa: TRY004 - pydantic reports a ValueError only
+    return value
 
 
 def _readable(written: str | float) -> str:
@@ -53,7 +60,7 @@ class BackendSpread(Shape):
 
 
 class MaxReplicas(Shape):
-    value: int = Field(ge=1, le=MOST_REPLICAS)
+    value: Annotated[int, BeforeValidator(_text_or_number)] = Field(ge=1, le=MOST_REPLICAS)
 
 
 class MaxReplicasSet(Shape):
@@ -61,7 +68,7 @@ class MaxReplicasSet(Shape):
 
 
 class VramBudget(Shape):
-    value: Annotated[str | int | float, AfterValidator(_readable)]
+    value: Annotated[str | int | float, BeforeValidator(_text_or_number), AfterValidator(_readable)]
     """"80%", "0.8", "12GB", "12GiB", a number of bytes; "" is no budget"""
 
 

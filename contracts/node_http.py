@@ -1,9 +1,9 @@
 """Nodes over HTTP: registration and the view of one, LocalAI's fields with LocalAI's names."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from contracts.http import Message, Shape
 from contracts.messages import MOST_BYTES, Resources
@@ -65,6 +65,14 @@ class RegisterRequest(Resources):
     machine_id: str = Field(default="", max_length=255)
     boot_id: str = Field(default="", max_length=255)
     agent_version: str = Field(default="", max_length=255)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_left_out(cls, sent: Any) -> Any:
+        """A LocalAI worker is a Go program: null, nothing and an empty type are the same to it."""
+        if not isinstance(sent, dict):
+            return sent
+        return {key: value for key, value in sent.items() if value is not None and (key, value) != ("node_type", "")}
 
 
 class RegisterResponse(Shape):

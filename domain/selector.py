@@ -13,8 +13,8 @@ MOST_REQUIREMENTS = 50
 _TOKEN = re.compile(
     r"""\s*(?:
         (?P<sign>==|!=|=|!|,|\(|\))
-      | "(?P<quoted>[^"]*)"
-      | (?P<word>[^\s,()=!"'<>~]+)
+      | "(?P<quoted>[^"\0]*)"
+      | (?P<word>[^\s,()=!"'<>~\0]+)
       | (?P<other>\S)
     )""",
     re.VERBOSE,

@@ -28,7 +28,9 @@ SelectorText = Annotated[
         examples=["gpu.vram in (24GB,48GB),zone!=b"],
     ),
 ]
-Backend = Annotated[str, Query(max_length=255, description="Only with this backend.", examples=["echo"])]
+Backend = Annotated[
+    str, Query(max_length=255, pattern=r"^[^\x00]*$", description="Only with this backend.", examples=["echo"])
+]
 Statuses = Annotated[list[NodeStatus] | None, Query(description="Only in this status; may be given more than once.")]
 Text = Annotated[str, Query(max_length=255, description="A part of the name, the id or the address.")]
 Sort = Annotated[

@@ -70,6 +70,28 @@ async def test_an_open_route_makes_no_credential_known(strict: Api) -> None:
     assert await status(strict, "another") == 429
 
 
+async def test_a_token_in_the_body_of_a_registration_is_a_guess_too(strict: Api) -> None:
+    """Else the registration token, or an invite, could be guessed as fast as the API answers."""
+    async with httpx2.AsyncClient(base_url=strict.url) as stranger:
+
+        async def register(token: str) -> int:
+            body = {"name": f"n-{token}", "address": "h:1", "token": token}
+            return (await stranger.post("/api/node/register", json=body)).status_code
+
+        assert await register(REGISTRATION_TOKEN) == 201
+        assert [await register(f"guess-{number}") for number in range(4)] == [401, 401, 401, 429]
+        assert await register(REGISTRATION_TOKEN) == 429, "a right guess is not told from a wrong one"
+
+
+async def test_who_was_right_before_may_be_wrong_once(strict: Api) -> None:
+    """A token that is shown where it does not belong is no guess: it opens what it opens."""
+    assert (await strict.http.get("/api/nodes")).status_code == 200
+    for number in range(3):
+        await status(strict, f"guess-{number}")
+    assert (await strict.http.get("/api/node/nobody/sources")).status_code == 401
+    assert (await strict.http.get("/api/nodes")).status_code == 200
+
+
 async def test_sign_in_links_and_registration_tokens_are_guesses_too(strict: Api) -> None:
     async with httpx2.AsyncClient(base_url=strict.url) as stranger:
         assert (await stranger.get("/sign-in/guess-1")).status_code == 401

@@ -130,3 +130,12 @@ async def test_node_has_every_field_that_localais_clients_read(api: Api) -> None
         *("vram_budget", "vram_budget_bytes", "vram_budget_manually_set", "last_heartbeat", "created_at"),
         *("updated_at", "model_count", "in_flight_count", "labels"),
     }
+
+
+@pytest.mark.parametrize("value", [True, None, [], {}])
+@pytest.mark.parametrize("route", ["vram-budget", "max-replicas-per-model"])
+async def test_what_is_neither_text_nor_number_is_no_value(api: Api, route: str, value: object) -> None:
+    """`true` is not one byte, nor one replica."""
+    node = await api.approved_node()
+    answer = await api.http.put(f"/api/nodes/{node['id']}/{route}", json={"value": value})
+    assert (answer.status_code, answer.json()["field"]) == (400, "value")

@@ -19,6 +19,22 @@ async def a_worker(api: Api) -> dict[str, Any]:
     return await api.approved_node(protocol=1, machine_id="", address="10.0.0.1:50051")
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"node_type": ""},
+        dict.fromkeys(("node_type", "labels", "vram_budget", "http_address", "max_replicas_per_model", "token")),
+        dict.fromkeys(("total_vram", "available_vram", "gpu_vendor", "capability", "machine_id", "protocol")),
+    ],
+)
+async def test_what_a_localai_worker_leaves_empty_is_left_out(api: Api, sent: dict[str, Any]) -> None:
+    """To a Go program null, nothing and the empty text are the same."""
+    body = {"name": f"worker-{secrets.token_hex(3)}", "address": "10.0.0.1:50051", **sent}
+    answer = await api.http.post("/api/node/register", json=body, headers=AS_WORKER)
+    assert answer.status_code == 201, answer.text
+    assert (answer.json()["node_type"], answer.json()["status"]) == ("backend", "pending")
+
+
 # what a LocalAI worker does on SIGTERM ------------------------------------------------------------------------
 
 

@@ -72,3 +72,9 @@ async def test_selector_error_names_the_position(api: Api) -> None:
     problem = (await api.http.get("/api/nodes", params={"selector": "zone=a,rack>3"})).json()
     assert problem["position"] == "12"
     assert "position 12: expected" in problem["detail"]
+
+
+@pytest.mark.parametrize("name", ["selector", "backend"])
+async def test_a_nul_in_a_filter_is_named(api: Api, name: str) -> None:
+    answer = await api.http.get("/api/nodes", params={name: "a=x\0"})
+    assert (answer.status_code, answer.json()["field"]) == (400, name)
