@@ -75,21 +75,16 @@ def up(
             asyncio.run(run_attached(options, view))
 
 
-def down(*, home: HomeOption = None) -> None:
+def down(*, home: HomeOption = None, as_json: Json = False) -> None:
     """Stop what `up` started on this home, in reverse order."""
     place = Home(find_home(home))
     pid = holder(place.lock_file)
-    if pid is None:
-        typer.echo(f"Nothing runs on {place.folder}.")
-        return
-    _terminate(pid)
-    if not _wait_for_end(place, pid):
-        raise CommandFailed(
-            f"Nodesmith (pid {pid}) has not stopped within {_STOP_PATIENCE:.0f} s.",
-            f"`kill -9 {pid}` ends it and all its children; nothing that was accepted is lost.",
-            code="still_running",
-        )
-    typer.echo(f"Stopped (pid {pid}).")
+    if pid is not None:
+        _end(place, pid)
+    if as_json:
+        print_json_line({"home": str(place.folder), "stopped": pid})
+    else:
+        typer.echo(f"Nothing runs on {place.folder}." if pid is None else f"Stopped (pid {pid}).")
 
 
 def status(*, home: HomeOption = None, as_json: Json = False) -> None:
@@ -130,6 +125,16 @@ def _print_status(place: Home, found: dict[str, Any]) -> None:
     console.print(board.table(record.read(place.processes_file)))
     fleet = board.Fleet(**found["fleet"]).sentence() if found["fleet"] else "The API does not answer."
     console.print(f"{fleet}\nLogs in {found['logs']}")
+
+
+def _end(place: Home, pid: int) -> None:
+    _terminate(pid)
+    if not _wait_for_end(place, pid):
+        raise CommandFailed(
+            f"Nodesmith (pid {pid}) has not stopped within {_STOP_PATIENCE:.0f} s.",
+            f"`kill -9 {pid}` ends it and all its children; nothing that was accepted is lost.",
+            code="still_running",
+        )
 
 
 def _terminate(pid: int) -> None:

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ def test_help_names_every_command_without_importing_any() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "heavy: []" in done.stdout
     assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
+    assert "...\n" not in done.stdout.partition("Commands:")[2], "a summary does not fit its line"
 
 
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - BUILT_ELSEWHERE))
@@ -94,6 +96,11 @@ def test_a_home_that_is_no_folder_is_told_in_a_sentence(tmp_path: Path, command:
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert str(tmp_path / "file") in done.stderr
+
+
+def test_down_says_what_it_stopped_for_programs_too(tmp_path: Path) -> None:
+    done = run("down", "--json", "--home", str(tmp_path))
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"home": str(tmp_path), "stopped": None})
 
 
 def test_a_damaged_file_of_the_home_is_named_with_what_to_do(tmp_path: Path) -> None:
