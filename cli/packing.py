@@ -13,7 +13,7 @@ from cli.grouped import Link, grouped
 from cli.options import Json, Reason
 from cli.render import print_json, size
 from contracts.galleries import UploadView
-from gallery.archive import digest, pack
+from gallery.archive import CannotPack, digest, pack
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ARCHIVE = re.compile(r"(?P<name>.+)-(?P<version>[^-]+(?:-[^-0-9][^-]*)?)\.tar\.(?:gz|zst)")
@@ -47,8 +47,14 @@ def pack_folder(
     called = _checked(name or folder.resolve().name, version)
     _refuse_without_run(folder)
     target = (output or Path()) / f"{called}-{version}.tar.gz"
+    _refuse_inside(folder, target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    pack([folder], target)
+    try:
+        pack([folder], target)
+    except CannotPack as error:
+        raise CommandFailed(
+            str(error), "Take it out of the folder, or put there what is meant.", code="no_backend"
+        ) from error
     entry: dict[str, str | int] = {
         "name": called,
         "version": version,
@@ -104,6 +110,14 @@ def _checked(name: str, version: str) -> str:
             code="bad_name",
         )
     return name
+
+
+def _refuse_inside(folder: Path, target: Path) -> None:
+    """An archive in the folder would be in the next archive."""
+    if target.resolve().is_relative_to(folder.resolve()):
+        raise CommandFailed(
+            f"{target} would lie in the folder that is packed.", "Give --output another folder.", code="bad_output"
+        )
 
 
 def _refuse_without_run(folder: Path) -> None:

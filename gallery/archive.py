@@ -6,16 +6,17 @@ import os
 import stat
 import tarfile
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 
 def pack(folders: list[Path], target: Path) -> None:
     """Write the files of `folders` as one .tar.gz; a reader sees the whole archive or none."""
+    found = _found(folders)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with unfinished.open("wb") as file:
-            _write(file, _files(folders))
+            _write(file, found)
         unfinished.replace(target)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -26,24 +27,61 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _write(file: BinaryIO, files: Mapping[str, Path]) -> None:
+class CannotPack(ValueError):
+    """The folder holds what no node could have."""
+
+
+def _write(file: BinaryIO, found: Mapping[str, Path]) -> None:
     # Level 0: deflate may give other bytes with another zlib, stored blocks do not.
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=0, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for name, path in sorted(files.items()):
-            with path.open("rb") as content:
-                archive.addfile(_member(name, path), content)
+        for name, path in sorted(found.items()):
+            if path.is_symlink():
+                archive.addfile(_link(name, path))
+            elif path.is_dir():
+                archive.addfile(_empty(name))
+            else:
+                with path.open("rb") as content:
+                    archive.addfile(_member(name, path), content)
 
 
-def _files(folders: list[Path]) -> dict[str, Path]:
+def _found(folders: list[Path]) -> dict[str, Path]:
+    """Files, links, and folders that are empty: the others come into being with what is in them."""
     return {
         path.relative_to(folder).as_posix(): path
         for folder in folders
         for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if "__pycache__" not in path.relative_to(folder).parts and _is_wanted(path)
     }
+
+
+def _is_wanted(path: Path) -> bool:
+    if path.is_symlink() or path.is_file():
+        return True
+    if path.is_dir():
+        return not any(path.iterdir())
+    raise CannotPack(f"{path} is neither a file nor a folder nor a link.")
+
+
+def _link(name: str, path: Path) -> tarfile.TarInfo:
+    """A link within the folder stays one; it is written so that it climbs first, as nodes want it."""
+    text = os.readlink(path)  # noqa: PTH115 - the text, not a path
+    place = PurePosixPath(name).parent
+    target = os.path.normpath(place / text)
+    if target.split("/")[0] in ("", ".."):
+        raise CannotPack(f"{path} links to {text}, which is not in the folder.")
+    member = tarfile.TarInfo(name)
+    member.type = tarfile.SYMTYPE
+    member.linkname = os.path.relpath(target, place)
+    return member
+
+
+def _empty(name: str) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.mode = tarfile.DIRTYPE, 0o755
+    return member
 
 
 def _member(name: str, path: Path) -> tarfile.TarInfo:

@@ -1,5 +1,6 @@
 """YAML lists from strangers: read item by item, so that a broken one does not take the others with it."""
 
+import contextlib
 import itertools
 import re
 from collections.abc import Iterator
@@ -19,6 +20,10 @@ MOST_NODES = 500_000
 MOST_MERGED = 1_000_000
 """pairs that merges (`<<`) may copy: each level of merging merges may multiply them"""
 
+_BRACKETS = re.compile(r"[\[\]{}]")
+_SUSPICIOUS = 256
+"""so many open brackets, or so long a beginning of a line, and the depth is looked at before anything is made"""
+_INDENTED = re.compile(rf"^[ \t?:-]{{{_SUSPICIOUS}}}", re.MULTILINE)
 _TEXTS = [f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool", "timestamp")]
 _SEQUENCE = yaml.SequenceNode
 _ITEM = re.compile(r"^-(?=\s|$)", re.MULTILINE)
@@ -70,6 +75,7 @@ def read_items(text: str) -> list[Item]:
 
 
 def _items(text: str) -> list[Item]:
+    _refuse_abyss(text)
     loader = _Loader(text)
     try:
         root = loader.get_single_node()
@@ -80,6 +86,28 @@ def _items(text: str) -> list[Item]:
         return [_item(loader, node, harmless) for node in root.value]
     finally:
         loader.dispose()
+
+
+def _refuse_abyss(text: str) -> None:
+    """libyaml makes nodes by recursion, without a limit: far enough down, the whole process ends."""
+    if not _INDENTED.search(text) and not _opens_many(text):
+        return
+    depth = 0
+    with contextlib.suppress(yaml.YAMLError):  # told by whoever reads it in earnest
+        for event in yaml.parse(text, Loader=_SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _SUSPICIOUS:
+                raise NotAnIndex(f"It is nested deeper than {DEEPEST}.")
+
+
+def _opens_many(text: str) -> bool:
+    """Quickly, and rather too often: brackets in texts count too."""
+    depth = 0
+    for bracket in _BRACKETS.finditer(text):
+        depth = depth + 1 if bracket[0] in "[{" else max(depth - 1, 0)
+        if depth > _SUSPICIOUS:
+            return True
+    return False
 
 
 def _item(loader: _Loader, node: yaml.Node, harmless: set[int]) -> Item:

@@ -11,9 +11,12 @@ from domain.identity import family_of
 from gallery.documents import Item, NotAnIndex, read_items
 from gallery.entries import Entry, Index, Unusable
 from gallery.metas import families, without_endless_metas
+from gallery.oci import is_reference
 
 _ARCHIVES = (".tar.gz", ".tgz", ".tar.zst", ".tar")
+_PLACES = frozenset({"http", "https", "file", ""})
 _SCHEMES = frozenset({"http", "https", "file", "oci", "docker"})
+_MOST_LISTED = 256
 _NEEDS_DIGEST = ("http://", "https://", "file://")
 
 
@@ -24,7 +27,19 @@ def _text(value: object) -> object:
 def _texts(value: object) -> object:
     if isinstance(value, str):
         return [value]
+    _refuse_many(value)
     return [each for each in value if each is not None] if isinstance(value, list) else value or []
+
+
+def _mapping(value: object) -> object:
+    _refuse_many(value)
+    return value or {}
+
+
+def _refuse_many(value: object) -> None:
+    """One list may stand in every entry, by an anchor: it is looked at each time."""
+    if isinstance(value, list | dict) and len(value) > _MOST_LISTED:
+        raise ValueError(f"there are more than {_MOST_LISTED}")
 
 
 def _number(value: object) -> object:
@@ -47,7 +62,7 @@ class _Listed(BaseModel):
     version: Annotated[str, BeforeValidator(_text), Field(max_length=128)] = ""
     sha256: Annotated[str, BeforeValidator(_text), Field(pattern=r"^(sha256:)?[0-9a-fA-F]{64}$|^$")] = ""
     size: Annotated[int, BeforeValidator(_number), Field(ge=0)] = 0
-    capabilities: Annotated[dict[str, Text], BeforeValidator(lambda value: value or {})] = Field(default_factory=dict)
+    capabilities: Annotated[dict[str, Text], BeforeValidator(_mapping)] = Field(default_factory=dict)
     mirrors: Texts = Field(default_factory=list)
     tags: Texts = Field(default_factory=list)
     urls: Texts = Field(default_factory=list)
@@ -104,6 +119,8 @@ def _entry(item: Item, gallery: str, base: str, *, insecure: bool) -> Entry:
         gallery=gallery,
         platforms=tuple(listed.platforms),
     )
+    for uri in (artifact.uri, *artifact.mirrors):
+        _refuse_unreachable(listed.name, uri)
     if artifact.uri.startswith(_NEEDS_DIGEST) and not artifact.sha256 and not insecure:
         raise _Refused(listed.name, "Its archive has no sha256, and the gallery is not marked insecure.")
     return Entry(
@@ -142,6 +159,14 @@ def _address(name: str, uri: str, base: str) -> str:
         raise _Refused(name, f"Nothing can be fetched from {parts.scheme}:// addresses.")
     beside = uri.startswith(("/", "./", "../")) or ("/" not in uri and uri.endswith(_ARCHIVES))
     return urljoin(base, uri) if beside and base else uri
+
+
+def _refuse_unreachable(name: str, uri: str) -> None:
+    """What names neither a place nor something in a registry; a path is one at the API itself."""
+    parts = urlsplit(uri)
+    is_place = bool(parts.hostname if parts.scheme in ("http", "https") else parts.path)
+    if uri and not is_reference(uri) and not (is_place and parts.scheme in _PLACES):
+        raise _Refused(name, f"Nothing can be fetched from {uri!r}.")
 
 
 def _refuse_second(entry: Entry, seen: dict[tuple[str, str], int], line: int) -> None:

@@ -43,7 +43,7 @@ def _with_family(entry: Entry, meta: str) -> Entry:
 def without_endless_metas(entries: Sequence[Entry]) -> tuple[list[Entry], list[Unusable]]:
     """Set apart what leads back to itself: metas that stand for each other, and entries that are each other's alias."""
     named = {family_of(entry.artifact.name): entry for entry in reversed(entries)}
-    endless = {name for name in named if _returns(name, named, _stood_for) or _returns(name, named, _alias_of)}
+    endless = _in_circles(named, _stood_for) | _in_circles(named, _alias_of)
     sound = [entry for entry in entries if family_of(entry.artifact.name) not in endless]
     reason = "It stands for itself, by way of others (a cycle of aliases)."
     return sound, [
@@ -63,14 +63,28 @@ def _alias_of(entry: Entry) -> list[str]:
     return [alias] if alias and alias != family_of(entry.artifact.name) else []
 
 
-def _returns(name: str, named: Mapping[str, Entry], leads_to: Leads) -> bool:
-    seen: set[str] = set()
-    waiting = leads_to(named[name])
-    while waiting:
-        reached = waiting.pop()
-        if reached == name:
-            return True
-        if reached not in seen and reached in named:
-            seen.add(reached)
-            waiting.extend(leads_to(named[reached]))
-    return False
+def _in_circles(named: Mapping[str, Entry], leads_to: Leads) -> set[str]:
+    """Without what leads nowhere, and then what nothing leads to, circles are left; each name is looked at once."""
+    leads = {name: {to for to in leads_to(entry) if to in named} for name, entry in named.items()}
+    return set(_turned(_without_ends(_turned(_without_ends(leads)))))
+
+
+def _without_ends(leads: dict[str, set[str]]) -> dict[str, set[str]]:
+    left, back = {name: set(to) for name, to in leads.items()}, _turned(leads)
+    ends = [name for name, to in left.items() if not to]
+    while ends:
+        end = ends.pop()
+        del left[end]
+        for name in back.get(end, ()):
+            left[name].discard(end)
+            if not left[name]:
+                ends.append(name)
+    return left
+
+
+def _turned(leads: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    turned: dict[str, set[str]] = {name: set() for name in leads}
+    for name, to in leads.items():
+        for each in to:
+            turned[each].add(name)
+    return turned

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import os
 import re
+import time
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from domain.errors import UploadRefused, UploadTooLarge
 _ENDINGS = {b"\x1f\x8b": ".tar.gz", b"\x28\xb5\x2f\xfd": ".tar.zst"}
 _BLOCK = 1024 * 1024
 _UNFINISHED = ".upload-"
+_ABANDONED_S = 86400
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Storeroom:
     async def take(self, name: str, version: str, content: AsyncIterator[bytes]) -> Stored:
         """Write what comes to disk as it comes; nothing is left behind when it breaks off."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(self._drop_abandoned)
         unfinished = self._folder / f"{_UNFINISHED}{uuid.uuid4().hex}"
         try:
             with unfinished.open("xb") as file:
@@ -50,6 +53,13 @@ class Storeroom:
         finally:
             unfinished.unlink(missing_ok=True)
         return stored
+
+    def _drop_abandoned(self) -> None:
+        """Of an API that was killed in the middle; another replica may be writing to a fresh one."""
+        for left in self._folder.glob(f"{_UNFINISHED}*"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - left.stat().st_mtime > _ABANDONED_S:
+                    left.unlink()
 
     async def drop(self, file: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -2,11 +2,14 @@
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from agent.archive import Unpacker
+from agent.gate import Limits
 from cli.failures import CommandFailed
 from cli.main import make_app
 from gallery.index import read_index
@@ -53,3 +56,38 @@ def test_what_is_no_backend_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="no name and version"):
         packed(str(folder), "--name", "a/b", "--output", str(tmp_path))
     assert not list(tmp_path.glob("*.tar.gz"))
+
+
+def test_links_and_empty_folders_come_along(folder: Path, tmp_path: Path) -> None:
+    (folder / "models").mkdir()
+    (folder / "lib64").symlink_to("lib")
+    (folder / "lib" / "start").symlink_to("../lib/../run.sh")
+    (folder / "lib" / "later").symlink_to("not-yet")
+    packed(str(folder), "--output", str(tmp_path))
+    unpacked = tmp_path / "unpacked"
+    with (tmp_path / "my-tool-1.tar.gz").open("rb") as archive:
+        Unpacker(unpacked, Limits(100, 1000), threading.Event(), lambda: None).unpack(lambda: archive)
+    assert (unpacked / "models").is_dir()
+    assert (unpacked / "lib64" / "engine").read_bytes() == b"\x7fELF"
+    assert (unpacked / "lib" / "start").readlink() == Path("../run.sh")
+    assert (unpacked / "lib" / "later").readlink() == Path("not-yet")
+
+
+def test_what_no_node_could_have_is_named(folder: Path, tmp_path: Path) -> None:
+    for odd in ("/etc/hostname", "../../elsewhere"):
+        (folder / "odd").symlink_to(odd)
+        with pytest.raises(CommandFailed, match="odd links to"):
+            packed(str(folder), "--output", str(tmp_path))
+        (folder / "odd").unlink()
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(CommandFailed, match="pipe is neither"):
+        packed(str(folder), "--output", str(tmp_path))
+    assert not [path for path in tmp_path.iterdir() if path != folder]
+
+
+def test_an_archive_is_not_written_into_what_is_packed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(CommandFailed, match="would lie in the folder"):
+        packed(".")
+    packed(".", "--output", "..")
+    assert (folder.parent / "my-tool-1.tar.gz").is_file()

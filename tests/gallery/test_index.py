@@ -188,11 +188,39 @@ def test_laughs_are_not_multiplied() -> None:
         read(SOUND + "".join(levels))
 
 
+def test_what_many_entries_share_is_bounded() -> None:
+    """A list behind an anchor costs its length once more in each entry."""
+    shared = f"- &m\n  name: m\n  uri: quay.io/x/m:1\n  tags: [{', '.join(f't{n}' for n in range(1000))}]\n"
+    many = "".join(f"- <<: *m\n  name: n{n}\n" for n in range(50))
+    index = read(SOUND + shared + many)
+    assert {bad.reason for bad in index.unusable} == {"tags: Value error, there are more than 256."}
+    assert len(index.unusable) == 51
+
+
+def test_circles_are_found_in_one_go() -> None:
+    """Thousands of metas in a row, or in one circle, are looked at once each."""
+    row = "".join(f"- {{name: m{n}, capabilities: {{default: m{n + 1}}}}}\n" for n in range(3_000))
+    assert read(f"{SOUND}{row}").unusable == []
+    circle = read(f"{SOUND}{row}- {{name: m3000, capabilities: {{default: m0}}}}\n")
+    assert len(circle.unusable) == 3_001
+
+
+@pytest.mark.parametrize(
+    "uri", ["http://", "https:///x.tar.gz", "oci://", "javascript:alert(1)", "' '", "oci://h/UP:1"]
+)
+def test_a_uri_that_leads_nowhere_is_unusable(uri: str) -> None:
+    index = read(f"{SOUND}- name: odd\n  uri: {uri}\n  sha256: {'a' * 64}\n")
+    assert [(bad.name, bad.reason.startswith("Nothing can be fetched")) for bad in index.unusable] == [("odd", True)]
+
+
 def test_depth_and_size_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotAnIndex, match="nested"):
         read(f"{SOUND}- {'[' * 200}{']' * 200}\n")
     with pytest.raises(NotAnIndex):
         read(f"{SOUND}- {'[' * 20_000}{']' * 20_000}\n")
+    for abyss in ("[" * 200_000, "{a: " * 200_000, "- " * 200_000, "? " * 200_000):
+        with pytest.raises(NotAnIndex):
+            read(f"{SOUND}- {abyss}\n")
     monkeypatch.setattr(documents, "LARGEST", 20)
     with pytest.raises(NotAnIndex, match="larger"):
         read(SOUND)
