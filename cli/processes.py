@@ -11,6 +11,7 @@ import typer
 
 from agent.settings import explained
 from cli.failures import CommandFailed
+from runtime import begin
 
 
 def register(app: typer.Typer) -> None:
@@ -99,4 +100,4 @@ def run(module: str) -> None:
             "Install Nodesmith with the extra `control`; a node needs only `nodesmith agent`.",
             code="not_installed",
         ) from error
-    process.main()
+    begin.run(process.main)

@@ -6,10 +6,11 @@ With `--when-told` it loads the program, and begins it when its standard input e
 import gc
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 WHEN_TOLD = "--when-told"
+_PREFIXES = {"ControlSettings": "NODESMITH_", "AgentSettings": "NODESMITH_AGENT_"}
 
 
 def main() -> None:
@@ -22,7 +23,22 @@ def main() -> None:
     gc.enable()
     if WHEN_TOLD in sys.argv[2:]:
         sys.stdin.buffer.read()
-    begun.main()
+    run(begun.main)
+
+
+def run(main: Callable[[], None]) -> None:
+    """A setting that cannot be read is told in a sentence: where we noticed it helps nobody."""
+    from pydantic import ValidationError  # noqa: PLC0415 - loaded by now, with the program
+
+    try:
+        main()
+    except ValidationError as error:
+        prefix = _PREFIXES.get(error.title)
+        if prefix is None:
+            raise
+        wrong = ((prefix + "__".join(map(str, each["loc"])).upper(), each["msg"]) for each in error.errors())
+        told = "; ".join(f"{name}: {why}" for name, why in wrong)
+        raise SystemExit(f"nodesmith: {told} (docs/operations.md lists the settings)") from None
 
 
 @contextmanager
