@@ -130,6 +130,8 @@ class Transfer:
             self.on_moved()
             partial.note(place.uri, stream.validator)
             await self._pour(stream)
+        if partial.size < self.total and not self._is_complete():
+            raise SourceBroke(f"The source ended after {partial.size} of {self.total} bytes.")
 
     async def _pour(self, stream: Stream) -> None:
         """Read on while a thread writes: blocks gather by themselves, and all that came is written."""

@@ -4,16 +4,20 @@ import asyncio
 import contextlib
 import os
 import time
+from typing import Any
 
 import pytest
 
 from contracts.messages import Command
+from contracts.sources import SourceAccess
 from domain.operation import Reason
+from gallery.registry import basic
 from tests.agent import fetching
 from tests.agent.archives import digest
 from tests.agent.fetching import Fetcher, failure_of
+from tests.agent.registry import publish
 from tests.agent.waiting import until
-from tests.agent.web import Web
+from tests.agent.web import Web, running
 
 CONTENT = fetching.CONTENT
 HALF = 1_500_000
@@ -239,3 +243,49 @@ async def test_what_nobody_asked_for_in_a_day_is_dropped(fetcher, site):
         os.utime(path, (time.time() - hours * 3600,) * 2)
     fetcher.downloads.tidy()
     assert list(fetcher.folder.iterdir()) == [new]
+
+
+async def test_a_body_that_ends_early_without_a_length_is_gone_on_with(fetcher: Fetcher, site: Web):
+    """HTTP/1.0 says the end by closing: only the size that was promised tells that it is none."""
+    site.serve("/a", CONTENT, tells_size=False, breaks_at=1_000_000)
+    job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT), size=len(CONTENT))
+    assert job.bytes_fetched == len(CONTENT)
+
+
+async def test_a_source_that_gives_less_than_it_is_asked_for_is_asked_again(fetcher: Fetcher, site: Web):
+    site.serve("/a", CONTENT, at_most=1_000_000)
+    job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT))
+    assert job.bytes_fetched == len(CONTENT)
+    assert [seen.sent for seen in site.requests("/a")] == [1_000_000] * 3
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"ranges": False}, {"etag": 'W/"weak"'}, {"etag": ""}, {"headers": {"Content-Encoding": "gzip"}}],
+    ids=["no ranges", "weak ETag", "no ETag", "called an encoding"],
+)
+async def test_a_source_with_ways_of_its_own_delivers_after_a_break(fetcher: Fetcher, site: Web, how: dict[str, Any]):
+    site.serve("/a", CONTENT, breaks_at=1_000_000, **how)
+    job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT))
+    assert job.bytes_fetched == len(CONTENT) + (0 if how.get("ranges", True) else 1_000_000)
+
+
+@pytest.mark.parametrize("kind", ["registry", "web"])
+async def test_a_redirect_to_another_host_does_not_carry_the_password(fetcher: Fetcher, site: Web, kind: str):
+    login = basic("robot", "s3cret")
+    host = site.url.removeprefix("http://")
+    fetcher.access = {host: SourceAccess(host=host, username="robot", password="s3cret")}
+    with running() as store:
+        place = f"http://localhost:{store.url.rsplit(':', 1)[1]}/blob"
+        store.serve("/blob", CONTENT, breaks_at=1_000_000)
+        if kind == "registry":
+            image = publish(site, [CONTENT], index=False, basic=login)
+            moved, uri, sha256 = image.blob(), image.reference, ""
+        else:
+            moved, uri, sha256 = site.serve("/a", b"", basic=login), f"{site.url}/a", digest(CONTENT)
+        moved.status, moved.headers = 307, {"Location": place}
+        job = await fetcher.run(Command(op_id="op", uri=uri, sha256=sha256), lambda artifact: None)
+        assert job.bytes_fetched == len(CONTENT)
+        asked = [seen for seen in store.seen if seen.sent or seen.headers.get("Range")]
+        assert {seen.headers.get("Authorization") for seen in asked} == {None}
+        assert "bytes=1000000-" in [seen.headers.get("Range") for seen in asked]

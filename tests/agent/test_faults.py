@@ -58,7 +58,7 @@ FAULTS = [
     Fault("stalled body", Reason.DOWNLOAD_FAILED, {"stops_at": HALF}, kept=HALF, rules={"idle": 0.2}),
     Fault("truncated body", Reason.DOWNLOAD_FAILED, {"always_breaks_at": HALF}, kept=HALF, rules={"tries": 2}),
     Fault("Content-Length too large", Reason.DOWNLOAD_FAILED, {"claims": 9_000_000}, kept=HALF, does=_shorter),
-    Fault("Content-Length too small", Reason.BAD_DIGEST, {"claims": HALF}, "sha256"),
+    Fault("Content-Length too small", Reason.DOWNLOAD_FAILED, {"claims": HALF}, "ended after", kept=HALF),
 ]
 
 

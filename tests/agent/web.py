@@ -37,6 +37,8 @@ class Served:
     """closes the connection at this byte, once"""
     always_breaks_at: int | None = None
     """closes the connection at this byte, each time"""
+    at_most: int | None = None
+    """gives so many bytes of what is asked for, and says so, as RFC 9110 lets it"""
     claims: int | None = None
     """the Content-Length it tells, whatever it sends"""
     ignores_if_range: bool = False
@@ -220,20 +222,22 @@ class _Handler(BaseHTTPRequestHandler):
         start = self._wanted_start(file)
         if start >= len(file.content) > 0:
             return self._json(416, {"detail": "no such range"})
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(file.content) - 1}/{len(file.content)}")
+        end = min(len(file.content), start + (file.at_most or len(file.content)))
+        is_part = (start, end) != (0, len(file.content))
+        self.send_response(206 if is_part else 200)
+        if is_part:
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(file.content)}")
         if file.etag:
             self.send_header("ETag", file.etag)
         if file.tells_size:
-            self.send_header("Content-Length", str((file.claims or len(file.content)) - start))
+            self.send_header("Content-Length", str((file.claims or end) - start))
         else:
             self.send_header("Connection", "close")
         for name, value in file.headers.items():
             self.send_header(name, value)
         self.end_headers()
         self.close_connection = not file.tells_size or file.claims is not None
-        return None if self.command == "HEAD" else self._send_body(file, start, seen)
+        return None if self.command == "HEAD" else self._send_body(file, start, end, seen)
 
     def _wanted_start(self, file: Served) -> int:
         match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
@@ -242,14 +246,14 @@ class _Handler(BaseHTTPRequestHandler):
             return 0
         return int(match[1])
 
-    def _send_body(self, file: Served, start: int, seen: Seen) -> None:
+    def _send_body(self, file: Served, start: int, stop: int, seen: Seen) -> None:
         position = start
         try:
-            while position < len(file.content):
+            while position < stop:
                 if self._ends_at(file, position):
                     self.close_connection = True
                     return
-                position = self._send_block(file, position)
+                position = self._send_block(file, position, stop)
                 seen.sent = position - start
         except OSError:
             self.close_connection = True
@@ -268,10 +272,10 @@ class _Handler(BaseHTTPRequestHandler):
             return was_cut
         return False
 
-    def _send_block(self, file: Served, position: int) -> int:
+    def _send_block(self, file: Served, position: int, stop: int) -> int:
         marks = [file.stops_at, file.breaks_at, file.always_breaks_at]
         ahead = [mark for mark in marks if mark is not None and mark > position]
-        end = min([position + (1 if file.drips else _BLOCK), len(file.content), *ahead])
+        end = min([position + (1 if file.drips else _BLOCK), stop, *ahead])
         if file.drips and file.gate.wait(0.02):
             raise OSError("told to stop")
         self.wfile.write(file.content[position:end])
