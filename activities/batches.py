@@ -19,6 +19,7 @@ from contracts.batches import (
     WatchMembers,
     member_op_id,
 )
+from contracts.node_http import NodeView
 from contracts.temporal import CancelRequest, OperationInput, OperationRequest
 from domain.errors import (
     NodeDrained,
@@ -64,15 +65,20 @@ class BatchActivities:
     async def admit_members(self, asked: AdmitMembers) -> Admitted:
         """Ask for one operation on each of these nodes, as a person would."""
         gate = asyncio.Semaphore(_ASKED_AT_ONCE)
+        members = [_member(asked.batch, target) for target in asked.targets]
+        known = await self._operations.standing([member.op_id for member in members if member.op_id])
+        nodes = await self._nodes.among([target.node_id for target in asked.targets])
 
-        async def one(target: Target) -> Member:
+        async def one(target: Target, member: Member) -> Member:
+            if member.op_id in known:
+                return member  # a worker died after it had asked: this is that operation
             async with gate:
                 activity.heartbeat()
-                return await self._admit(asked.batch, target)
+                return await self._admit(asked.batch, target, member, nodes.get(target.node_id))
 
-        members = tuple(await asyncio.gather(*(one(target) for target in asked.targets)))
-        await self._batches.note(asked.batch.batch_id, [each for each in members if each.verdict or each.joined])
-        return Admitted(members=members)
+        admitted = tuple(await asyncio.gather(*map(one, asked.targets, members)))
+        await self._batches.note(asked.batch.batch_id, [each for each in admitted if each.verdict or each.joined])
+        return Admitted(members=admitted)
 
     @activity.defn(name=names.WATCH_MEMBERS)
     async def watch_members(self, watch: WatchMembers) -> Watched:
@@ -102,13 +108,9 @@ class BatchActivities:
     async def close_batch(self, close: CloseBatch) -> None:
         await self._batches.close(close)
 
-    async def _admit(self, batch: BatchInput, target: Target) -> Member:
+    async def _admit(self, batch: BatchInput, target: Target, member: Member, node: NodeView | None) -> Member:
         op_id = member_op_id(batch.batch_id, target.node_id)
-        member = Member(node_id=target.node_id, node_name=target.node_name, op_id=op_id)
-        if await self._operations.find(op_id) is not None:
-            return member  # a worker died after it had asked: this is that operation
         try:
-            node = await self._nodes.find(target.node_id)
             admissible(node, target.node_name, on_drained=batch.on_drained)
             known, joined = await self._gate.admit(_operation(batch, target, op_id))
         except OperationConflict as conflict:
@@ -116,6 +118,11 @@ class BatchActivities:
         except (UnknownNode, NodeNotApproved, NodeNotForBackends, NodeDrained) as refusal:
             return member.model_copy(update={"op_id": None, "verdict": Verdict.REFUSED, "detail": refusal.message})
         return member.model_copy(update={"op_id": known, "joined": joined and known != op_id})
+
+
+def _member(batch: BatchInput, target: Target) -> Member:
+    op_id = member_op_id(batch.batch_id, target.node_id)
+    return Member(node_id=target.node_id, node_name=target.node_name, op_id=op_id)
 
 
 def _operation(batch: BatchInput, target: Target, op_id: str) -> OperationInput:

@@ -18,21 +18,23 @@ TellPhase = Callable[[Phase], Awaitable[None]]
 
 FIRST_NEWS_S = 0.3
 """An install that is over so soon after the node took it on needs no signal of its own that it began."""
-FIRST_NEWS_OF_BATCHES_S = 1 / 25
-"""Members of batches begin by the hundred: so far apart they say so, that the news does not hold up the work."""
+FIRST_NEWS_OF_MEMBERS_S = 1.5
+NEWS_OF_MEMBERS_APART_S = 1 / 25
+"""Members of batches begin by the hundred: later and so far apart they say so, that the news holds up no work."""
 ASK_AGAIN_S = 1.0
 ASK_ANSWER_S = 3.0
 
 
 class Pace:
-    """Gives out moments that are some time apart."""
+    """Gives out moments for the first news of members, some time apart."""
 
-    def __init__(self, apart_s: float = FIRST_NEWS_OF_BATCHES_S) -> None:
+    def __init__(self, after_s: float = FIRST_NEWS_OF_MEMBERS_S, apart_s: float = NEWS_OF_MEMBERS_APART_S) -> None:
+        self._after_s = after_s
         self._apart_s = apart_s
         self._next = 0.0
 
-    def moment(self, not_before: float) -> float:
-        given = max(not_before, self._next)
+    def moment(self, now: float) -> float:
+        given = max(now + self._after_s, self._next)
         self._next = given + self._apart_s
         return given
 
@@ -159,8 +161,8 @@ class Following:
 
     def _accept(self) -> None:
         if self._first_news_at is None:
-            soon = time.monotonic() + FIRST_NEWS_S
-            self._first_news_at = self._pace.moment(soon) if self._pace else soon
+            now = time.monotonic()
+            self._first_news_at = self._pace.moment(now) if self._pace else now + FIRST_NEWS_S
 
     def _is_accepted(self) -> bool:
         return self._first_news_at is not None

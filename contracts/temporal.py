@@ -11,15 +11,26 @@ from domain.node import Protocol
 from domain.operation import BACK_OFF_CAP, BACK_OFF_FIRST, Kind, Phase, Reason, State
 
 CONTROL_QUEUE = "nodesmith"
-"""workflows and short activities: a cancel never queues behind an install"""
+"""batches, the fleet monitor and short activities: none of them queues behind an install"""
+_NODE = "-node"
 
 
-def node_queue(control_queue: str = CONTROL_QUEUE) -> str:
-    """Only `run_on_node`, which holds its slot for as long as a node works."""
-    return f"{control_queue}-node"  # nodesmith-node
+def node_queue(queue: str = CONTROL_QUEUE) -> str:
+    """Operations and their `run_on_node`, which holds its slot for as long as a node works.
+
+    One queue for both: Temporal gives the activity to the worker that asks for it, without a task of its own.
+    """
+    return f"{control_queue(queue)}{_NODE}"  # nodesmith-node
+
+
+def control_queue(queue: str) -> str:
+    """The queue of short activities beside that one."""
+    return queue.removesuffix(_NODE)  # nodesmith
 
 
 BACKEND_OPERATION = "BackendOperation"
+PATCH_TOLD_AT_ONCE = "a-cancel-is-told-at-once"
+"""runs that were cancelled before it told the node by a normal activity"""
 FLEET_MONITOR = "FleetMonitor"
 FLEET_MONITOR_ID = "fleet-monitor"
 

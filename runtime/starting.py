@@ -60,6 +60,8 @@ async def _request(client: Client, asked: Start) -> StartWorkflowExecutionReques
         workflow_id_conflict_policy=WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
         user_metadata=UserMetadata(summary=summary, details=details),
         priority=_priority(asked.priority),
+        # a process that is a worker of that queue too gets the first task with the answer
+        request_eager_execution=True,
     )
     request.workflow_type.name = asked.workflow
     request.task_queue.name = asked.queue

@@ -101,7 +101,7 @@ class TemporalRuns:
             argument=request,
             workflow_id=names.operation_workflow_id(asked.node_id, asked.wanted.family),
             request_id=asked.op_id,
-            queue=self.queue,
+            queue=names.node_queue(self.queue),
             search_attributes=_search_attributes(request),
             summary=f"{_title(asked.wanted)} on {asked.node_name}",
             details=_details(request),

@@ -103,6 +103,11 @@ class Nodes:
             found = (await session.execute(_FIND, {"asked": id_or_name, "now": self._clock()})).first()
         return node_view(*found) if found else None
 
+    async def among(self, node_ids: Sequence[str]) -> dict[str, NodeView]:
+        """Those of these that there are, by id."""
+        among = node_views(self._clock()).where(NodeRow.id.in_(node_ids))
+        return {node.id: node for node in await self._fetch(among)}
+
     async def list(self) -> Sequence[NodeView]:
         return await self._fetch(node_views(self._clock()).order_by(NodeRow.name))
 

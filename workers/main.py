@@ -10,7 +10,7 @@ import structlog
 import uvloop
 from temporalio.client import Client
 from temporalio.service import RPCError
-from temporalio.worker import Worker
+from temporalio.worker import PollerBehaviorSimpleMaximum, Worker
 
 from activities.batches import BatchActivities
 from activities.fleet import FleetActivities
@@ -58,6 +58,8 @@ log = structlog.stdlib.get_logger(__name__)
 GRACE = timedelta(seconds=2)
 STICKY = timedelta(seconds=3)
 """how long a run waits for the worker that had it, before any other may go on with it"""
+POLLERS = 20
+"""who find nobody waiting are written down first, which is dearer than a waiting call"""
 RETRY_S = 0.5
 
 T = TypeVar("T")
@@ -93,7 +95,7 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
     hub.on_progress(gauges.take)
     await hub.start()
     liveness = Liveness(nodes, operations, runs, link, Impostors(life, presence), _now)
-    on_node = NodeActivities(link, runs, Holds(database))
+    on_node, records = NodeActivities(link, runs, Holds(database)), RecordActivities(operations)
     batches = BatchActivities(Gate(operations, runs), nodes, operations, runs, Batches(database))
     lifecycle = Lifecycle(nodes, life, runs, presence, _now, Revocation(Voices(database), None, _now))
     retention = Retention(History(database), AuditTrail(database), _now, settings.history_kept)
@@ -103,17 +105,20 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
             temporal,
             task_queue=names.CONTROL_QUEUE,
             workflows=WORKFLOWS,
-            activities=control_activities(on_node, RecordActivities(operations), fleet, batches),
+            activities=control_activities(on_node, records, fleet, batches),
             max_concurrent_activities=settings.control_slots,
-            max_concurrent_local_activities=settings.control_slots,
             sticky_queue_schedule_to_start_timeout=STICKY,
             graceful_shutdown_timeout=GRACE,
         ),
         Worker(
             temporal,
             task_queue=names.node_queue(),
-            activities=node_activities(on_node),
+            workflows=WORKFLOWS,
+            activities=node_activities(on_node, records),
             max_concurrent_activities=settings.node_slots,
+            max_concurrent_local_activities=settings.control_slots,
+            workflow_task_poller_behavior=PollerBehaviorSimpleMaximum(POLLERS),
+            sticky_queue_schedule_to_start_timeout=STICKY,
             graceful_shutdown_timeout=GRACE,
         ),
         _beside(

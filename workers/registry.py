@@ -12,6 +12,7 @@ from workflows.batch import Batch
 from workflows.fleet_monitor import FleetMonitor
 
 WORKFLOWS: Sequence[type] = (BackendOperation, Batch, FleetMonitor)
+"""on both queues: a run stays on the queue on which it was started"""
 
 
 def control_activities(
@@ -28,6 +29,6 @@ def control_activities(
     return [node.cancel_on_node, records.record, fleet.watch_fleet, *of_batches]
 
 
-def node_activities(node: NodeActivities) -> Sequence[Callable[..., Any]]:
-    """Those that hold a slot for as long as a node works."""
-    return [node.run_on_node]
+def node_activities(node: NodeActivities, records: RecordActivities) -> Sequence[Callable[..., Any]]:
+    """The one that holds a slot for as long as a node works, and those that operations call as local ones."""
+    return [node.run_on_node, node.cancel_on_node, records.record]

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
     import workflows.policy as options
@@ -285,7 +287,6 @@ class BackendOperation:
             return
         if self._ledger.state is not State.CANCELLING:
             self._ledger.move(Event.ASK_CANCEL, reason=request.why, detail=request.detail, by=request.by)
-            self._ledger.write_behind()
         self._node_heard = False
         word = await self._tell_node(self._request.op_id)
         if word.stopped:
@@ -293,6 +294,7 @@ class BackendOperation:
         elif word.outcome is not None:
             await self._conclude_late(word.outcome, request)
         else:
+            self._ledger.write_behind()
             await self._until_node_can_be_told(request, cannot=word.cannot)
 
     def _cancelled(self, request: CancelRequest, how: str = "") -> None:
@@ -319,8 +321,24 @@ class BackendOperation:
                 self._cancelled(request)
 
     async def _tell_node(self, op_id: str) -> CancelWord:
+        """At once, where the run stands; a node that takes its time is told beside it, for as long as it takes."""
+        order = self._order(op_id)
+        how: dict[str, Any] = {"result_type": CancelWord, "summary": f"stop {op_id} on {order.node_name}"}
+        if workflow.patched(names.PATCH_TOLD_AT_ONCE):
+            with suppress(FailureError):  # a local activity fails with its cause, bare
+                at_once: CancelWord = await workflow.execute_local_activity(
+                    names.CANCEL_ON_NODE, order, **how, **options.CANCEL_AT_ONCE
+                )
+                return at_once
+        self._ledger.write_behind()
+        word: CancelWord = await workflow.execute_activity(
+            names.CANCEL_ON_NODE, order, **how, **options.cancel_on_node()
+        )
+        return word
+
+    def _order(self, op_id: str) -> CancelOrder:
         request = self._request
-        order = CancelOrder(
+        return CancelOrder(
             node_id=request.node_id,
             node_name=request.node_name,
             protocol=request.protocol,
@@ -328,14 +346,6 @@ class BackendOperation:
             family=request.wanted.family,
             mode=self._cancel.mode if self._cancel is not None else CancelMode.DISCARD,
         )
-        word: CancelWord = await workflow.execute_activity(
-            names.CANCEL_ON_NODE,
-            order,
-            result_type=CancelWord,
-            summary=f"stop {op_id} on {request.node_name}",
-            **options.CANCEL_ON_NODE,
-        )
-        return word
 
     async def _until_node_can_be_told(self, request: CancelRequest, *, cannot: bool) -> None:
         """Node away, or a LocalAI worker that cannot be interrupted: wait for its word, its return, or force."""

@@ -121,7 +121,7 @@ class Ledger:
         task.add_done_callback(self._behind.discard)
 
     async def _write_until_done(self, rows: tuple[Projection, ...]) -> None:
-        await workflow.execute_activity(names.RECORD, Transitions(rows=rows), **options.RECORD_UNTIL_DONE)
+        await workflow.execute_activity(names.RECORD, Transitions(rows=rows), **options.record_until_done())
 
     def _row(self) -> Projection:
         info = workflow.info()

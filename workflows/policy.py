@@ -21,16 +21,11 @@ RECORD_AT_ONCE: dict[str, Any] = {
 RECORD_THE_END: dict[str, Any] = {**RECORD_AT_ONCE, "schedule_to_close_timeout": timedelta(seconds=5)}
 """the same, when there is nothing left to be in the way of: a busy worker is no reason for a dearer write"""
 
-RECORD_UNTIL_DONE: dict[str, Any] = {
-    "start_to_close_timeout": timedelta(seconds=10),
-    "retry_policy": FOR_EVER,
+CANCEL_AT_ONCE: dict[str, Any] = {
+    "schedule_to_close_timeout": timedelta(seconds=1.5),
+    "retry_policy": ONCE,
 }
-
-CANCEL_ON_NODE: dict[str, Any] = {
-    "start_to_close_timeout": timedelta(seconds=15),
-    "retry_policy": FOR_EVER,
-    "priority": Priority(priority_key=1),
-}
+"""A local activity too: most nodes answer within milliseconds, and the run can end where it stands."""
 
 REATTACH_PAUSE = timedelta(seconds=1)
 BUSY_PAUSE = timedelta(seconds=5)
@@ -59,6 +54,23 @@ def run_on_node(policy: Policy) -> dict[str, Any]:
         "heartbeat_timeout": policy.heartbeat_timeout,
         "retry_policy": ONCE,
         "cancellation_type": ActivityCancellationType.TRY_CANCEL,
+    }
+
+
+def record_until_done() -> dict[str, Any]:
+    return {
+        "task_queue": names.control_queue(workflow.info().task_queue),
+        "start_to_close_timeout": timedelta(seconds=10),
+        "retry_policy": FOR_EVER,
+    }
+
+
+def cancel_on_node() -> dict[str, Any]:
+    return {
+        "task_queue": names.control_queue(workflow.info().task_queue),
+        "start_to_close_timeout": timedelta(seconds=15),
+        "retry_policy": FOR_EVER,
+        "priority": Priority(priority_key=1),
     }
 
 

@@ -255,6 +255,6 @@ async def test_a_restart_of_nats_loses_no_outcome(private_nats: NatsFactory) -> 
 
 
 def test_a_burst_is_told_bit_by_bit_and_what_comes_later_at_once() -> None:
-    pace = Pace(apart_s=0.5)
-    assert [pace.moment(10.0) for _ in range(3)] == [10.0, 10.5, 11.0]
-    assert pace.moment(20.0) == 20.0
+    pace = Pace(after_s=2, apart_s=0.5)
+    assert [pace.moment(10.0) for _ in range(3)] == [12.0, 12.5, 13.0]
+    assert pace.moment(20.0) == 22.0

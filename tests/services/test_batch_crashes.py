@@ -48,8 +48,8 @@ from workflows.batch import Batch
 
 NEVER = 0
 BEFORE_AND_AFTER = 2
-OF_THE_BATCH, OF_A_MEMBER, OF_THE_API = 3, 4, 2
-"""open, note, close; find, its node, start, insert; start, open"""
+OF_THE_BATCH, OF_A_MEMBER, OF_THE_API = 4, 2, 2
+"""open, nodes, note, close; start, insert; start, open"""
 SOON, LATE = timedelta(milliseconds=10), timedelta(milliseconds=500)
 """the next worker comes while the operations run, or after they have ended"""
 
@@ -123,8 +123,13 @@ class Plant:
         ]
         queue = self.runs.queue
         async with (
-            Worker(self.client, task_queue=queue, workflows=[BackendOperation, Batch], activities=steps),
-            Worker(self.client, task_queue=names.node_queue(queue), activities=[self.run_on_node]),
+            Worker(self.client, task_queue=queue, workflows=[Batch], activities=steps),
+            Worker(
+                self.client,
+                task_queue=names.node_queue(queue),
+                workflows=[BackendOperation],
+                activities=[self.run_on_node, RecordActivities(self.operations).record],
+            ),
         ):
             yield
 

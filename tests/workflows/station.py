@@ -143,8 +143,13 @@ async def worker_of(client: Client, station: Station, queue: str) -> AsyncIterat
     """A worker of the two queues, as `workers/` composes them."""
     short: list[Callable[..., Any]] = [station.cancel_on_node, station.record]
     async with (
-        Worker(client, task_queue=queue, workflows=[BackendOperation], activities=short),
-        Worker(client, task_queue=names.node_queue(queue), activities=[station.run_on_node]),
+        Worker(client, task_queue=queue, activities=short),
+        Worker(
+            client,
+            task_queue=names.node_queue(queue),
+            workflows=[BackendOperation],
+            activities=[station.run_on_node, *short],
+        ),
     ):
         yield
 

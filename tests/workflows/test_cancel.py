@@ -42,6 +42,18 @@ async def test_a_running_install_is_stopped_on_its_node_first(begin: Begin) -> N
     assert "node stopped after 0.2 s" in result.detail
 
 
+async def test_a_node_that_takes_its_time_to_stop_is_told_until_it_has(begin: Begin) -> None:
+    """A local activity has a second and a half; what takes longer is not given up, and is shown meanwhile."""
+    operation = await begin()
+    await operation.begin_on_node()
+    await ask_cancel(operation)
+    await operation.station.cancels.get()
+    await operation.station.cancels.get()
+    await operation.station.reached(State.CANCELLING)
+    operation.station.say_to_cancel(CancelWord(stopped=True, stopped_after_s=3))
+    assert "node stopped after 3.0 s" in (await operation.result()).detail
+
+
 async def test_a_cancel_that_comes_too_late_says_what_really_happened(begin: Begin) -> None:
     operation = await begin()
     await operation.begin_on_node()
@@ -89,9 +101,15 @@ async def test_asking_twice_is_harmless(begin: Begin) -> None:
     await operation.begin_on_node()
     await ask_cancel(operation)
     await ask_cancel(operation)
-    operation.station.say_to_cancel(CancelWord(stopped=True))
+    # the second may come while the node is being told: it is told again then, which is safe, and answers the same
+    for _ in range(2):
+        operation.station.say_to_cancel(CancelWord(stopped=True))
     assert (await operation.result()).state is State.CANCELLED
-    assert operation.station.cancels.qsize() == 1
+    assert {row.seq: row.state for row in operation.station.rows} == {
+        1: State.RUNNING,
+        2: State.CANCELLING,
+        3: State.CANCELLED,
+    }
 
 
 async def test_the_web_uis_own_button_takes_the_same_way(begin: Begin) -> None:
