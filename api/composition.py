@@ -220,6 +220,7 @@ def _registration(
         claims=NodeLife(database),
         presence=Presence(bus),
         invites=invites,
+        trail=AuditTrail(database),
         issuer=issuer,
         voices=Voices(database),
         registration_token=token,

@@ -1,25 +1,37 @@
 """Registration: who a node is, and what it gets to speak with."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Protocol
 
 from contracts.messages import StopWhy
 from contracts.node_http import NodeView, RegisterRequest, RegisterResponse
-from domain.errors import IdentityInUse, InvalidRequest, NameTaken, NodeRemoved, NotSignedIn, UnknownNode
+from domain.change import Change
+from domain.errors import (
+    IdentityInUse,
+    InvalidRequest,
+    NameTaken,
+    NodeRemoved,
+    NodesmithError,
+    NotSignedIn,
+    UnknownNode,
+)
 from domain.node import NatsCredential, NodeStatus, NodeType
 from domain.node import Protocol as Wire
 from domain.secrets import hash_token, same
 from services.identity import Claims, Presence
-from services.invites import Invites, is_invite
+from services.invites import Invites, Trail, is_invite
 from services.ports import CredentialIssuer, NodeRegistry
 
 LINKS_WITHIN = timedelta(seconds=10)
 """how long a process that has just registered may take until it is heard on the bus"""
 _TRIES = 3
+AUTO_APPROVE = "NODESMITH_AUTO_APPROVE"
+"""the actor of an approval that a setting gave"""
 
 
 class Voices(Protocol):
@@ -36,6 +48,7 @@ class Registration:
     claims: Claims
     presence: Presence
     invites: Invites
+    trail: Trail
     issuer: CredentialIssuer
     voices: Voices
     registration_token: str
@@ -62,16 +75,31 @@ class Registration:
             known = await self._named(request.name)
             fresh = await self._admit(known, request, bearer)
             await self._refuse_rival(known, request)
+            write = partial(
+                self.nodes.upsert,
+                request,
+                now=self.clock(),
+                credential_hash=hash_token(fresh) if fresh else None,
+                approve=approve,
+                instead_of=known.boot_id if known else "",
+            )
+            is_unseen = self.auto_approve and (known is None or known.approved_at is None)
             with suppress(NameTaken):
-                node = await self.nodes.upsert(
-                    request,
-                    now=self.clock(),
-                    credential_hash=hash_token(fresh) if fresh else None,
-                    approve=approve,
-                    instead_of=known.boot_id if known else "",
-                )
+                node = await (self._approved_by_setting(request.name, write) if is_unseen else write())
                 return await self._response(node, api_token=fresh)
         raise _name_taken(request.name)
+
+    async def _approved_by_setting(self, name: str, write: Callable[[], Awaitable[NodeView]]) -> NodeView:
+        """Nobody looked at this node, so the audit trail tells who it was that let it in."""
+        approval = Change(AUTO_APPROVE, "nodes.approve", name, before={"approved_at": None}, after={"approved": True})
+        entry = await self.trail.begin(approval)
+        try:
+            node = await write()
+        except NodesmithError:
+            await self.trail.forget(entry)
+            raise
+        await self.trail.complete(entry, replace(approval, target_id=node.id))
+        return node
 
     async def approve(self, node: str) -> RegisterResponse:
         known = await self._known(node)

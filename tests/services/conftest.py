@@ -106,6 +106,7 @@ def registration_on(database: Database, presence: PlayedPresence, clock: Clock =
         claims=NodeLife(database),
         presence=presence,
         invites=invites_on(database, clock),
+        trail=AuditTrail(database, clock=clock),
         issuer=CredentialIssuer(new_trust().account_seed),
         voices=Voices(database),
         registration_token=TOKEN,

@@ -2,15 +2,18 @@
 
 import asyncio
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from contracts.messages import Heartbeat, StopOrder, StopWhy
 from contracts.node_http import RegisterRequest
+from domain.change import Known
 from domain.errors import IdentityInUse, InvalidRequest, NameTaken, NodeRemoved, NotSignedIn, UnknownNode
 from domain.node import NodeStatus, Protocol
 from services.lifecycle import Lifecycle
 from services.registration import LINKS_WITHIN, Registration
+from store.audit import AuditTrail
 from store.database import Database
 from store.nodes import Nodes
 from tests.services.conftest import TOKEN, now, registration_on
@@ -106,6 +109,25 @@ async def test_of_two_copies_of_one_machine_only_the_first_is_the_node(
     presence.there = set()
     await nodes.heartbeats([Heartbeat(node_id=own.id, boot_id="first")], now())
     assert (await registration.register(copy, bearer=own.api_token or "")).nats_jwt
+
+
+async def test_an_approval_by_setting_is_in_the_audit_trail_once(
+    registration: Registration, database: Database, nodes: Nodes
+) -> None:
+    """Nobody looked at the node: the trail says who it was that did not."""
+    lenient, request, trail = replace(registration, auto_approve=True), a_node(), AuditTrail(database)
+    with pytest.raises(NotSignedIn):
+        await lenient.register(request, bearer="wrong")
+    assert await trail.entries(target=request.name) == []
+    own = await lenient.register(request, bearer=TOKEN)
+    assert own.nats_jwt
+    await lenient.register(request, bearer=own.api_token or "")
+    (entry,) = await trail.entries(target=request.name)
+    assert (entry.actor, entry.action, entry.target_id) == ("NODESMITH_AUTO_APPROVE", "nodes.approve", own.id)
+    assert (entry.before, entry.outcome) == ({"approved_at": None}, Known.DONE)
+    with pytest.raises(NameTaken):
+        await lenient.register(a_node(name=request.name, machine_id="m2"), bearer=TOKEN)
+    assert len(await trail.entries(target=request.name)) == 1
 
 
 async def test_of_two_copies_that_start_at_the_same_instant_one_is_the_node(
