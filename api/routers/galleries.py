@@ -1,8 +1,10 @@
 """Galleries: where backends come from; and archives of the operator's own."""
 
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
+from starlette.requests import ClientDisconnect
 
 from api import auditing
 from api.auth import Admin, viewer
@@ -10,6 +12,7 @@ from api.parts import PartsOf
 from api.problems import responses
 from contracts.galleries import GalleryRequest, GalleryView, UploadView
 from contracts.http import Message
+from domain.errors import UploadRefused
 
 router = APIRouter(prefix="/api", tags=["galleries"], dependencies=[Depends(viewer)])
 
@@ -94,9 +97,18 @@ async def upload(
     )
     length = request.headers.get("content-length", "")
     announced = int(length) if length.isdecimal() else 0
-    kept = await parts.gallery.uploads.take(wanted, request.stream(), by=actor, announced=announced)
+    kept = await parts.gallery.uploads.take(wanted, _received(request), by=actor, announced=announced)
     auditing.tell(request, target=f"{name} {version}", after=kept.model_dump(mode="json", include={"sha256", "size"}))
     return kept
+
+
+async def _received(request: Request) -> AsyncIterator[bytes]:
+    """What comes of the body; a client that hangs up is no failure of ours."""
+    try:
+        async for part in request.stream():
+            yield part
+    except ClientDisconnect:
+        raise UploadRefused("The upload broke off before its end.") from None
 
 
 @router.delete("/uploads/{name}/{version}", name="remove_upload", responses=responses(400, 404))

@@ -1,18 +1,21 @@
 """Galleries over HTTP: added, searched, read again, the same on every replica; uploads; who may do what."""
 
+import asyncio
 import gzip
 import hashlib
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from contracts.messages import Installed
 from runtime.settings import ControlSettings
 from store.inventory import InventoryTable
-from tests.api.station import Api, bearer, until
+from tests.api.station import ADMIN_TOKEN, Api, bearer, until
 from tests.databases import opened
 from tests.gallery import wild
 from tests.gallery.site import Page, Site, serving
@@ -213,6 +216,25 @@ async def test_what_is_no_archive_or_another_one_leaves_nothing_behind(api: Api)
     ]
     assert [answer.status_code for answer in refused] == [400, 400, 400]
     assert set(api.parts.artifacts.iterdir()) == before
+
+
+async def test_a_client_that_hangs_up_in_the_middle_leaves_nothing_and_is_no_crash(api: Api) -> None:
+    before = set(api.parts.artifacts.iterdir())
+    host, port = api.url.removeprefix("http://").split(":")
+    head = f"PUT {upload_path()} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ADMIN_TOKEN}\r\n"
+    with capture_logs() as logs:
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"{head}Content-Length: 3000000\r\n\r\n".encode() + ARCHIVE[:2] + bytes(2_000_000))
+        await until(lambda: files(api), lambda found: found > before)
+        writer.close()
+        await writer.wait_closed()
+        await until(lambda: files(api), lambda found: found == before)
+        await until(lambda: api.http.get("/readyz"), lambda answer: answer.status_code == 200)
+    assert [line["event"] for line in logs if line["log_level"] == "error"] == []
+
+
+async def files(api: Api) -> set[Path]:
+    return set(await asyncio.to_thread(lambda: list(api.parts.artifacts.iterdir())))
 
 
 async def test_an_upload_may_be_larger_than_other_bodies(api: Api) -> None:
