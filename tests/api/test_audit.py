@@ -17,6 +17,7 @@ from fastapi.routing import APIRoute
 
 from api.app import _ROUTERS
 from api.auditing import action_of
+from api.ordering import MOST_NAMED
 from domain.change import Change
 from domain.errors import ServiceUnavailable
 from domain.operation import State
@@ -171,6 +172,14 @@ async def test_a_batch_is_written_down_with_what_was_asked(
     entry = (await entries(api, target=batch_id))[0]
     assert entry["after"]["batch_id"] == batch_id
     assert (entry["after"].items() >= asked.items(), entry["reason"]) == (True, "all of them")
+
+
+async def test_a_batch_over_many_nodes_is_written_down_with_their_number(api: Api) -> None:
+    """The batch itself knows each of them; the trail stays readable."""
+    names = [(await api.approved_node())["name"] for _ in range(MOST_NAMED + 1)]
+    answer = await api.http.post("/api/batches", json={"backend": "echo", "nodes": names})
+    (entry,) = await entries(api, target=answer.json()["batch_id"])
+    assert entry["after"]["nodes"] == f"{MOST_NAMED + 1} nodes"
 
 
 async def test_a_retry_is_written_down_with_the_operation_that_it_became(api: Api) -> None:
