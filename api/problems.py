@@ -172,10 +172,18 @@ def _routing_sentence(request: Request, error: HTTPException) -> str:
     return str(error.detail)
 
 
+_NO_OBJECT = {
+    "missing": "A JSON object is needed as the body.",
+    "model_attributes_type": "The body is not a JSON object.",
+}
+
+
 def _first_complaint(error: RequestValidationError) -> tuple[str, str]:
     """The field that is wrong, as the caller wrote it, and what is wrong with it."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return "", "The body is not valid JSON."
+    if first["loc"] == ("body",) and first["type"] in _NO_OBJECT:
+        return "", _NO_OBJECT[first["type"]]
     complaint = first["msg"].removeprefix("Value error, ").rstrip(".")
     return ".".join(str(part) for part in first["loc"][1:]), f"{complaint}."

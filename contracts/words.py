@@ -84,7 +84,7 @@ STATES: dict[State, Words] = {
 
 ERRORS: dict[str, Words] = {
     "internal": Words("Something went wrong in Nodesmith.", "Look into the logs of the api process."),
-    "invalid_request": Words("The request cannot be understood.", "Correct the field that is named."),
+    "invalid_request": Words("The request cannot be understood.", "Correct what is named, and send it again."),
     "not_signed_in": Words("A valid token is needed.", "Send `Authorization: Bearer <token>`."),
     "not_allowed": Words("This credential may not do that.", "Use a credential with the right role."),
     "too_many_failures": Words(

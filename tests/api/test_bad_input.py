@@ -31,6 +31,24 @@ async def test_what_is_wrong_with_the_backend_is_named(api: Api, body: dict[str,
 
 
 @pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"", "A JSON object is needed as the body."),
+        (b"[1]", "The body is not a JSON object."),
+        (b"{bad", "The body is not valid JSON."),
+        (b"\xff\xfe", "The body is not valid JSON."),
+    ],
+)
+async def test_a_body_that_is_no_object_is_told_so_without_naming_a_field(api: Api, body: bytes, sentence: str) -> None:
+    path = f"/api/nodes/{(await api.approved_node())['id']}/backends/install"
+    answer = await api.http.post(path, content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+    assert answer.json()["detail"] == sentence
+    assert "field" not in answer.json()
+    assert "field" not in answer.json()["remedy"]
+
+
+@pytest.mark.parametrize(
     ("body", "field"),
     [
         ({}, "nodes"),
