@@ -117,7 +117,7 @@ def host_of(uri: str) -> str:
 def read_document(content: bytes) -> dict[str, Any]:
     try:
         document = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NotOci("The registry's answer is no JSON.") from error
     if not isinstance(document, dict):
         raise NotOci("The registry's answer is no manifest.")
@@ -130,25 +130,48 @@ def is_index(document: dict[str, Any]) -> bool:
 
 def choose(index: dict[str, Any], platform: Platform) -> str:
     """The digest of the manifest for a platform; `NoSuchPlatform` names what there is."""
-    entries = [(entry, entry.get("platform") or {}) for entry in index.get("manifests") or []]
-    fitting = [(entry, spec) for entry, spec in entries if _fits(spec, platform)]
-    exact = [entry for entry, spec in fitting if spec.get("variant", "") == platform.variant]
-    for entry in [*exact, *(entry for entry, _ in fitting)]:
-        return _digest(entry)
+    entries = [(entry, _object(entry.get("platform") or {})) for entry in _objects(index.get("manifests"))]
+    fitting = [(entry, str(spec.get("variant") or "")) for entry, spec in entries if _fits(spec, platform)]
+    if fitting:
+        return _digest(min(fitting, key=lambda each: _distance(each[1], platform.variant))[0])
     there = sorted({f"{spec.get('os', '?')}/{spec.get('architecture', '?')}" for _, spec in entries})
     raise NoSuchPlatform(f"There is no build for {platform}; there is: {', '.join(there) or 'nothing'}.")
 
 
 def layers(manifest: dict[str, Any]) -> list[Layer]:
     """The layers, the lowest first."""
-    listed = manifest.get("layers")
-    if not isinstance(listed, list) or not listed:
+    listed = _objects(manifest.get("layers"))
+    if not listed:
         raise NotOci("The manifest has no layers.")
     return [Layer(_digest(entry), _size(entry)) for entry in listed]
 
 
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [_object(each) for each in value] if isinstance(value, list) else []
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise NotOci("The registry's answer is no manifest.")
+    return value
+
+
 def _fits(spec: dict[str, Any], platform: Platform) -> bool:
-    return spec.get("os") == platform.os and spec.get("architecture") == platform.architecture
+    """A processor runs what was built for older variants of it, and not what was built for newer ones."""
+    if spec.get("os") != platform.os or spec.get("architecture") != platform.architecture:
+        return False
+    return not platform.variant or _number(str(spec.get("variant") or "")) <= _number(platform.variant)
+
+
+def _distance(variant: str, ours: str) -> int:
+    """The nearest below ours; where we do not know ours, the most modest."""
+    return abs(_number(ours) - _number(variant))
+
+
+def _number(variant: str) -> int:
+    """`v7` -> 7; none is before all others."""
+    digits = variant.removeprefix("v")
+    return int(digits) if digits.isdecimal() else 0
 
 
 def _digest(entry: dict[str, Any]) -> str:

@@ -61,8 +61,38 @@ def test_the_build_of_a_platform_is_chosen_and_an_exact_variant_first():
 @pytest.mark.parametrize(
     "content",
     [b"", b"<html>", b"[]", b"{}", b'{"layers": []}', b'{"layers": [{"digest": "../../x", "size": 1}]}',
-     b'{"layers": [{"digest": "sha256:' + b"a" * 64 + b'", "size": -1}]}'],
+     b'{"layers": [{"digest": "sha256:' + b"a" * 64 + b'", "size": -1}]}',
+     b'{"layers": ["x"]}', b'{"layers": 3}', b"[" * 100_000, b"\xff", b"3"],
 )  # fmt: skip
 def test_what_is_no_manifest_is_refused(content):
     with pytest.raises(NotOci):
         oci.layers(oci.read_document(content))
+
+
+@pytest.mark.parametrize(
+    ("ours", "there", "taken"),
+    [
+        ("", ["v3", "", "v2"], ""),
+        ("", ["v3", "v2"], "v2"),
+        ("v7", ["v5", "v8", "v6"], "v6"),
+        ("v7", ["v6", "v7", ""], "v7"),
+        ("v7", ["v8"], None),
+    ],
+)
+def test_of_several_variants_the_nearest_that_runs_is_taken(ours: str, there: list[str], taken: str | None) -> None:
+    manifests = [
+        {"digest": f"sha256:{number:064x}", "platform": {"os": "linux", "architecture": "arm", "variant": variant}}
+        for number, variant in enumerate(there)
+    ]
+    platform = Platform("linux", "arm", ours)
+    if taken is None:
+        with pytest.raises(NoSuchPlatform):
+            oci.choose({"manifests": manifests}, platform)
+    else:
+        assert oci.choose({"manifests": manifests}, platform) == f"sha256:{there.index(taken):064x}"
+
+
+@pytest.mark.parametrize("manifests", [["x"], [{"platform": "linux"}], [3]])
+def test_what_is_no_index_is_refused(manifests: list[object]) -> None:
+    with pytest.raises(NotOci):
+        oci.choose({"manifests": manifests}, Platform("linux", "amd64"))
