@@ -19,6 +19,13 @@ AT_WORK = (
         "room = 1 - running if self._batch.max_parallel == 0 else",
     ),
     Break(
+        rules("S11"),
+        "who waits for a node does not hear a cancel",
+        "workflows/backend_operation.py",
+        "min(self._policy.node_poll, until - workflow.now())\n        await self._sleep_until(self._woken, pause)",
+        "self._policy.node_poll\n        await workflow.wait_condition(lambda: self._node_heard)",
+    ),
+    Break(
         rules("S14 H31"),
         "every request is a run of its own",
         "runtime/temporal.py",
@@ -33,6 +40,18 @@ AT_WORK = (
         "            word = await self._send()\n",
         "        word = await self._send()\n"
         "        async with self._link.attach(self._node_id, self._command.op_id) as reports:\n",
+    ),
+    Break(
+        rules("S25 G9"),
+        "a second try reports no progress",
+        "agent/operations.py",
+        "Gauge(command, self._reporter.progress, every=self._progress_every)",
+        "Gauge(\n"
+        "            command,\n"
+        "            self._reporter.progress if self._journal.get(command.op_id) is None else _silence,\n"
+        "            every=self._progress_every,\n"
+        "        )",
+        only="test_a_second_try_reports_its_progress_as_the_first_did",
     ),
     Break(
         rules("S27 S28 G5"),
@@ -104,6 +123,14 @@ AT_WORK = (
         only="removal_is_a_failure or refusal_is_a_failure",
     ),
     Break(
+        rules("S48"),
+        "it is tried for ever",
+        "workflows/backend_operation.py",
+        "if failures >= self._policy.max_attempts:",
+        "if False:",
+        only="test_exhausted_attempts_end_as_a_dead_letter",
+    ),
+    Break(
         rules("S57"),
         "an upgrade that is done is sent again",
         "activities/localai.py",
@@ -124,6 +151,29 @@ AT_WORK = (
         "workflows/batch.py",
         "running = len(self._open) - len(self._away & self._open.keys())",
         "running = len(self._open)",
+    ),
+    Break(
+        rules("H40"),
+        "an upgrade starts nothing again",
+        "agent/changeover.py",
+        "        wanted = _wanted(command, old)\n        before",
+        "        wanted = _wanted(command, [])\n        before",
+        only="test_an_upgrade_restarts_the_same_set_and_a_rollback_too",
+    ),
+    Break(
+        rules("H40"),
+        "an upgrade kills what runs at once",
+        "agent/changeover.py",
+        "self._grace if grace is None else grace",
+        "0.0",
+        only="test_an_upgrade_lets_a_request_in_flight_finish",
+    ),
+    Break(
+        rules("H42"),
+        "an install starts a process",
+        "agent/changeover.py",
+        "    if command.start:\n",
+        "    if True:\n",
     ),
     Break(
         rules("G1"),

@@ -17,6 +17,7 @@ class Break:
     """One change of the code with which the tests of some rules fail."""
 
     rules: tuple[str, ...]
+    """numbers; or one word for promises without a number, and then `tests` names their proofs"""
     what: str
     """what is broken, in a few words"""
     path: str
@@ -24,6 +25,10 @@ class Break:
     new: str
     only: str = ""
     """of the tests of these rules, those that pytest's -k selects: one is enough, the others take long"""
+    tests: tuple[str, ...] = ()
+    """which tests have to fail, each of them; empty: of each rule one that names it"""
+    limit_s: int = 40
+    """a test that hangs has failed too"""
 
 
 def rules(numbers: str) -> tuple[str, ...]:

@@ -1,8 +1,10 @@
 """The table of rules about operations: `python -m tests.rules_operations > docs/rules-operations.md`."""
 
 import sys
+from collections.abc import Iterator
 
 from tests.breaks import SEEN_FAILING
+from tests.breaks_beyond import BEYOND
 from tests.rule_tables import page as table
 
 RULES = {
@@ -104,7 +106,7 @@ NOT_SHOWN = {
     "S32": "part of the console",
     "S33": "part of the console",
     "S34": "a way to work, not a behaviour",
-    "S42": "models are not part of Nodesmith yet",
+    "S42": "a model is unloaded on one node at a time; models spread over nodes are not part of Nodesmith yet",
     "S50": "a list of names, no behaviour",
 }
 
@@ -118,9 +120,25 @@ broken in the code, mostly as others have it, when the tests of that rule failed
 it again, on a copy.
 """
 
+BEYOND_NUMBERS = """
+## Promises without a number
+
+The event stream, what is degraded while a server is away, and processes that are killed or stopped at any moment;
+`python -m tests.breaking stream` (`degraded`, `chaos`) breaks them again.
+
+| about | proved by | seen failing with |
+|---|---|---|
+"""
+
 
 def page() -> str:
-    return table(INTRODUCTION, RULES, NOT_SHOWN, SEEN_FAILING)
+    return table(INTRODUCTION, RULES, NOT_SHOWN, SEEN_FAILING) + BEYOND_NUMBERS + "".join(_beyond())
+
+
+def _beyond() -> Iterator[str]:
+    for each in BEYOND:
+        tests = "<br>".join(f"`{test}`" for test in each.tests)
+        yield f"| {' '.join(each.rules)} | {tests} | {each.what} |\n"
 
 
 if __name__ == "__main__":

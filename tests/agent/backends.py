@@ -45,6 +45,39 @@ sys.argv = ["server.py"] + sys.argv[1:]; import server; server.main()' "$@"
     )
 
 
+def polite(version: str) -> bytes:
+    """Takes a second to answer /slow; told to end, it answers first."""
+    server = b"""
+import json, signal, sys, threading, time
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+import server
+
+release = json.loads(Path("release.json").read_text())
+
+class Slow(server.handler_of(release)):
+    def do_GET(self):
+        if self.path == "/slow":
+            time.sleep(1)
+            return self.answer(200, b"slow")
+        return super().do_GET()
+
+ThreadingHTTPServer.daemon_threads = False
+host, _, port = sys.argv[sys.argv.index("--addr") + 1].rpartition(":")
+listening = ThreadingHTTPServer((host, int(port)), Slow)
+signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=listening.shutdown).start())
+listening.serve_forever()
+listening.server_close()
+"""
+    release = {"version": version, "healthy": True, "signs_answers": True}
+    return built(
+        regular("run.sh", b'#!/bin/sh\nexec "${PYTHON:-python3}" -u polite.py "$@"\n'),
+        regular("polite.py", server),
+        regular("server.py", (ECHO / "server.py").read_bytes()),
+        regular("release.json", json.dumps(release).encode()),
+    )
+
+
 async def running(models: ModelsClient, node: Node) -> dict[str, RunningModel]:
     reply = await models.running(node.id, within=LONG)
     return {f"{model.model_id}#{model.replica_index}": model for model in reply.models}

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psutil
 import pytest
 
@@ -25,7 +26,7 @@ from bus.models import ModelsClient
 from contracts import subjects
 from contracts.messages import Command, LogsQuestion, ModelQuestion, Result, UpgradePolicy
 from domain.operation import Kind, Reason
-from tests.agent.backends import ECHO, Caller, echo, running, wait_running, with_a_child
+from tests.agent.backends import ECHO, Caller, echo, polite, running, wait_running, with_a_child
 from tests.agent.nodes import LONG, Node, StartAgent
 from tests.agent.test_process import Process, process_of
 from tests.agent.waiting import until
@@ -117,6 +118,32 @@ async def test_an_overlapping_upgrade_is_not_noticed_by_callers(start_agent: Sta
         assert outcome.result is Result.SUCCEEDED, outcome.error
         await until(lambda: caller.answers[-1] == "2", within=LONG, pause=0.01)
     assert caller.longest_outage < 10
+
+
+@pytest.mark.parametrize("policy", [UpgradePolicy.OVERLAP, UpgradePolicy.RESTART])
+async def test_an_upgrade_lets_a_request_in_flight_finish(start_agent: StartAgent, policy: UpgradePolicy):
+    """H40: whoever was asked before the upgrade answers before it ends."""
+    node = await start_agent(**FAST | {"stop_grace": 20})
+    before = await node.outcome_of(node.command(polite("1"), start=True))
+    assert before.result is Result.SUCCEEDED, before.error
+    async with httpx2.AsyncClient(timeout=LONG, trust_env=False) as http:
+        asking = asyncio.create_task(http.get(f"http://{before.addresses['echo#0']}/slow"))
+        await connected_to(before.addresses["echo#0"])
+        upgrade = node.command(polite("2"), version="2", kind=Kind.UPGRADE, policy=policy)
+        after = await node.outcome_of(upgrade)
+        answer = await asking
+    assert (after.result, answer.text, answer.headers["X-Echo-Version"]) == (Result.SUCCEEDED, "slow", "1")
+
+
+async def connected_to(address: str) -> None:
+    """Until somebody of this process has a connection there."""
+    port = int(address.rpartition(":")[2])
+    mine = psutil.Process()
+
+    def there() -> bool:
+        return any(each.raddr and each.raddr.port == port for each in mine.net_connections("tcp"))
+
+    await until(there, within=LONG, pause=0.01)
 
 
 @pytest.mark.parametrize("policy", [UpgradePolicy.OVERLAP, UpgradePolicy.RESTART])

@@ -55,7 +55,7 @@ async def test_history_reads_as_localais_and_as_ours(api: Api) -> None:
 
 
 async def test_history_is_the_same_on_every_replica_page_by_page(api: Api, replica: Api) -> None:
-    """S16, H43: there is one copy, so a page may come from one replica and the next from another."""
+    """There is one copy, so a page may come from one replica and the next from another."""
     written = [await recorded(api, State.SUCCEEDED, node_id="h2") for _ in range(5)]
     seen, cursor = [], ""
     for each in (api, replica, api):
@@ -64,6 +64,22 @@ async def test_history_is_the_same_on_every_replica_page_by_page(api: Api, repli
         cursor = page["next"]
     assert seen == written[::-1]
     assert cursor is None
+
+
+async def test_what_ends_leaves_the_list_of_every_replica_and_is_in_the_history_of_each(api: Api, replica: Api) -> None:
+    """S16, H43: no copy to go stale, though both have looked before."""
+    both, request = (api, replica), a_request(node_id="h4")
+    await api.parts.operations.record(transition(request, State.RUNNING, at=1))
+    assert [await live(each, "h4") for each in both] == [[request.op_id]] * 2
+    assert [(await history(each, node="h4"))["operations"] for each in both] == [[], []]
+    await api.parts.operations.record(transition(request, State.SUCCEEDED, at=2, seq=2, ended_at=NOON))
+    assert [await live(each, "h4") for each in both] == [[], []]
+    told = [(await history(each, node="h4"))["operations"] for each in both]
+    assert [[entry["jobID"] for entry in each] for each in told] == [[request.op_id]] * 2
+
+
+async def live(api: Api, node: str) -> list[str]:
+    return [entry["jobID"] for entry in (await api.http.get(f"/api/operations?node={node}")).json()["operations"]]
 
 
 @pytest.mark.parametrize(
@@ -230,17 +246,19 @@ async def test_status_of_an_operation_tells_every_state(api: Api, state: State, 
 
 
 async def test_status_of_a_batch_names_the_nodes_that_failed_and_no_others(api: Api) -> None:
-    """S52, S53, S54: queued is no failure; only hard failures make the error, each with its node."""
+    """S52, S53, S54: queued is no failure, still installing no success; only hard failures make the error."""
     batch_id, wanted = f"b-{secrets.token_hex(4)}", a_request().wanted
-    targets = tuple(Target(node_id=name, node_name=name) for name in ("n1", "n2", "n3", "n4"))
+    targets = tuple(Target(node_id=name, node_name=name) for name in ("n1", "n2", "n3", "n4", "n5"))
     await api.parts.batches.open(BatchInput(batch_id=batch_id, wanted=wanted, targets=targets, created_at=NOON))
-    for node, state in (("n1", State.FAILED), ("n2", State.SUCCEEDED), ("n3", State.WAITING)):
+    states = {"n1": State.FAILED, "n2": State.SUCCEEDED, "n3": State.WAITING, "n5": State.STILL_INSTALLING}
+    for node, state in states.items():
         op_id = member_op_id(batch_id, node)
         reason = {State.FAILED: Reason.NO_DISK, State.WAITING: Reason.NODE_AWAY}.get(state)
         await recorded(api, state, op_id=op_id, node_id=node, batch_id=batch_id, reason=reason)
     running = await op_status(api, batch_id)
     assert (running["processed"], "error" in running) == (False, False)
-    assert [node["status"] for node in running["nodes"]] == ["error", "success", "queued", "queued"]
+    shown = [node["status"] for node in running["nodes"]]
+    assert shown == ["error", "success", "queued", "queued", "running_on_worker"]
     lost = Member(node_id="n4", node_name="n4", verdict=Verdict.NOT_STARTED, detail="batch stopped after 1 failures")
     await api.parts.batches.close(CloseBatch(batch_id=batch_id, state=BatchState.STOPPED, at=NOON, members=(lost,)))
     ended = await op_status(api, batch_id)

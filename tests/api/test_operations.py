@@ -96,6 +96,7 @@ async def test_list_is_ordered_by_progress_then_name(api: Api) -> None:
 async def test_job_status_is_localais(
     api: Api, state: State, reason: Reason | None, expected: dict[str, object]
 ) -> None:
+    """S10: what was cancelled is processed, but neither completed nor a success."""
     op_id = await recorded(api, state, reason=reason)
     status = (await api.http.get(f"/api/backends/job/{op_id}")).json()
     assert expected.items() <= status.items()

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -143,6 +144,34 @@ async def test_a_node_that_is_restarted_in_the_middle_finishes_and_is_healthy_ag
     assert victim.noise_on_disk("agent-1", "survives-a-restart") == noise
     await victim.restarted("agent-1", pid)
     await node_is(victim, "agent-1", "healthy")
+
+
+@asynccontextmanager
+async def nats_down(victim: Fleet) -> AsyncIterator[None]:
+    """Dead, and not started again before the end: whoever would do that is stopped meanwhile."""
+    parent, pid = victim.machine.status()["pid"], victim.machine.pids()["nats"]
+    os.kill(parent, signal.SIGSTOP)
+    try:
+        victim.kill("nats")
+        yield
+    finally:
+        os.kill(parent, signal.SIGCONT)
+    await victim.restarted("nats", pid)
+
+
+async def test_without_nats_operations_are_accepted_wait_with_a_reason_and_go_on(victim: Fleet) -> None:
+    """Design 9: degraded, not hanging. Promise 2: it says what it waits for, and until when."""
+    async with nats_down(victim):
+        op_id = await victim.accepted("agent-1", backend="echo", force=True)
+        waiting = await victim.in_state(op_id, State.WAITING)
+        assert (waiting["reason"], waiting["dispatched_at"]) == (Reason.NODE_AWAY, None)
+        assert waiting["until"]
+        assert waiting["message"].startswith("waiting: ")
+        listed = (await victim.http.get("/api/operations")).json()["operations"]
+        assert [entry["taskType"] for entry in listed if entry["jobID"] == op_id] == ["Waiting"]
+    operation = await victim.ended(op_id)
+    assert operation["state"] == State.SUCCEEDED, operation["message"]
+    assert State.FAILED not in [event["state"] for event in operation["timeline"]]
 
 
 async def test_a_drained_node_ends_what_waits_for_it(victim: Fleet) -> None:

@@ -187,9 +187,11 @@ async def test_a_newer_request_replaces_one_that_never_reached_its_node(
         assert second.jobID in last.detail
 
 
+@pytest.mark.parametrize("state", [State.FAILED, State.DEAD_LETTER, State.EXPIRED])
 async def test_a_retry_is_a_new_operation_that_names_the_old(
-    admission: Admission, client: Client, operations: OperationTable, join: Join
+    admission: Admission, client: Client, operations: OperationTable, join: Join, state: State
 ) -> None:
+    """S48, superseded: a dead letter is kept, with all that is needed to drive it again."""
     node = await join()
     request = InstallRequest(uri="https://host/own-2.tar.gz", name="own", alias="mine", sha256="b" * 64)
     first = await admission.ask(Kind.INSTALL, node.id, request, actor="ada")
@@ -198,7 +200,7 @@ async def test_a_retry_is_a_new_operation_that_names_the_old(
     stored = await operations.request(first.jobID)
     assert stored is not None
     failed = Projection(
-        request=stored, workflow_id="w", at=now(), seq=1, state=State.FAILED, reason=Reason.NO_DISK, ended_at=now()
+        request=stored, workflow_id="w", at=now(), seq=1, state=state, reason=Reason.NO_DISK, ended_at=now()
     )
     await operations.record(failed)
     await client.get_workflow_handle(operation_workflow_id(node.id, "mine")).terminate()

@@ -91,6 +91,17 @@ async def test_a_build_for_some_hardware_goes_to_nodes_that_were_named(desk: Bat
     assert (await desk.plan(BatchRequest(backend="engine-cuda", nodes=[node.name]))).targets == 1
 
 
+async def test_one_target_is_one_node_and_everywhere_is_everybody(desk: BatchDesk, join: Join) -> None:
+    """S3: who is not named is not asked; who is not excluded is."""
+    one, other = await join(), await join()
+    named = await desk.start(BatchRequest(backend="engine", nodes=[one.name]), actor="ada")
+    assert list(named.jobs) == [one.name]
+    assert [member.node_name for member in await desk.batches.members(named.batch_id)] == [one.name]
+    everybody = await desk.start(BatchRequest(backend="engine", everywhere=True), actor="ada")
+    assert {one.name, other.name} <= everybody.jobs.keys()
+    assert {node.name for node in await desk.nodes.list()} == everybody.jobs.keys() | everybody.skipped.keys()
+
+
 async def test_a_selector_chooses_by_labels(desk: BatchDesk, join: Join, database: Database) -> None:
     """G12: selectors."""
     zone, wanted, other = f"z{uuid.uuid4().hex[:8]}", await join(), await join()

@@ -105,7 +105,7 @@ async def test_a_failure_that_may_pass_is_tried_again_after_a_back_off(begin: Be
 
 
 async def test_exhausted_attempts_end_as_a_dead_letter(begin: Begin) -> None:
-    """S48: kept and re-drivable, not deleted."""
+    """S48, superseded: its row is kept and says why, instead of being deleted."""
     operation = await begin(QUICK.model_copy(update={"max_attempts": 3}))
     for _ in range(3):
         operation.station.say(operation.failed(Reason.DOWNLOAD_FAILED, "connection reset"))

@@ -1,0 +1,161 @@
+"""Breaks of promises without a number: the event stream, what is degraded, and processes that are killed or stopped."""
+
+from tests.rule_tables import Break
+
+_EVENTS = "tests/api/test_events.py::"
+_DEGRADED = "tests/api/test_degraded.py::"
+_CHAOS = "tests/e2e/test_chaos.py::"
+_STREAM, _DEGRADED_MODES, _CHAOTIC = ("stream",), ("degraded",), ("chaos",)
+
+BEYOND = (
+    Break(
+        _STREAM,
+        "Last-Event-ID is ignored",
+        "api/stream.py",
+        "return newest if last_event_id is None else min(last_event_id, newest)",
+        "return newest",
+        tests=(
+            _EVENTS + "test_reader_that_changes_replicas_misses_nothing_and_gets_nothing_twice",
+            _EVENTS + "test_stream_begins_now_unless_a_number_is_given",
+        ),
+    ),
+    Break(
+        _STREAM,
+        "the last event is told again",
+        "api/stream.py",
+        "bisect_right(self._numbers, cursor)",
+        "max(bisect_right(self._numbers, cursor) - 1, 0)",
+        tests=(_EVENTS + "test_reader_that_changes_replicas_misses_nothing_and_gets_nothing_twice",),
+    ),
+    Break(
+        _STREAM,
+        "only what is in this replica's memory is told",
+        "api/stream.py",
+        "if self._floor is not None and cursor >= self._floor:",
+        "if True:",
+        tests=(_EVENTS + "test_what_lies_before_the_window_comes_from_the_database",),
+    ),
+    Break(
+        _STREAM,
+        "a reader that takes nothing is kept for ever",
+        "api/routers/events.py",
+        "async with asyncio.timeout(self._stuck_after_s):",
+        "async with asyncio.timeout(None):",
+        tests=(_EVENTS + "test_reader_that_takes_nothing_is_let_go",),
+    ),
+    Break(
+        _STREAM,
+        "every tick waits for a slow reader",
+        "api/stream.py",
+        "self._ticks[tick.op_id] = frame",
+        "self._ticks[f'{tick.op_id} {len(self._ticks)}'] = frame",
+        tests=(_EVENTS + "test_reader_that_takes_nothing_is_let_go",),
+    ),
+    Break(
+        _STREAM,
+        "a filter is forgotten once the reader has caught up",
+        "api/stream.py",
+        "return [event for event in newer if wanted.takes(event)], max(cursor, known), True",
+        "return newer, max(cursor, known), True",
+        tests=(_EVENTS + "test_stream_is_filtered_by_operation_node_and_batch",),
+    ),
+    Break(
+        _STREAM,
+        "the filter by node is left out",
+        "api/stream.py",
+        "self.node_id in (None, event.node_id)",
+        "True",
+        tests=(_EVENTS + "test_stream_is_filtered_by_operation_node_and_batch",),
+    ),
+    Break(
+        _STREAM,
+        "the filter by batch is left out",
+        "api/stream.py",
+        "self.batch_id in (None, event.batch_id)",
+        "True",
+        tests=(_EVENTS + "test_stream_is_filtered_by_operation_node_and_batch",),
+    ),
+    Break(
+        _STREAM,
+        "ticks are not filtered",
+        "api/stream.py",
+        "if self.interest.takes_tick(tick):",
+        "if True:",
+        tests=(
+            _EVENTS + "test_progress_of_a_node_rides_the_stream_without_a_number",
+            _EVENTS + "test_ticks_of_a_batch_reach_its_stream",
+        ),
+    ),
+    Break(
+        _STREAM,
+        "events are numbered without the lock",
+        "store/operations.py",
+        "pg_advisory_xact_lock(:lock)::text",
+        "CAST(:lock AS text)",
+        tests=("tests/store/test_events.py::test_reader_that_follows_by_number_misses_nothing_of_fifty_writers",),
+    ),
+    Break(
+        _DEGRADED_MODES,
+        "without NATS an operation fails",
+        "activities/following.py",
+        "        except NoAnswer:\n            return None\n        return self._read_answer(reply)",
+        "        except NoAnswer:\n            return NodeWord(refused='NATS does not answer')\n"
+        "        return self._read_answer(reply)",
+        tests=("tests/e2e/test_kill.py::test_without_nats_operations_are_accepted_wait_with_a_reason_and_go_on",),
+    ),
+    Break(
+        _DEGRADED_MODES,
+        "without NATS an install is refused",
+        "services/admission.py",
+        "        wanted = self.intents.wanted(kind, request, capability=capability(target))\n        asked_for",
+        "        wanted = self.intents.wanted(kind, request, capability=capability(target))\n"
+        "        if target.last_heartbeat is None:\n"
+        "            raise UnknownNode('NATS does not answer.', node=node)\n        asked_for",
+        tests=(_DEGRADED + "test_without_nats_installs_are_accepted_and_wait",),
+    ),
+    Break(
+        _DEGRADED_MODES,
+        "lists do not say how old they are",
+        "api/routers/operations.py",
+        "stale_since=",
+        "stale_since=None and ",
+        tests=(_DEGRADED + "test_without_temporal_writes_are_refused_and_lists_are_served",),
+    ),
+    Break(
+        _CHAOTIC,
+        "a repeated request is another batch",
+        "services/batches.py",
+        'batch_id = derived_op_id("batch", actor, idempotency_key) if idempotency_key else new_op_id()',
+        "batch_id = new_op_id()",
+        only="killed_at_many_moments and api",
+        tests=(_CHAOS + "test_killed_at_many_moments_of_the_admission_of_a_batch",),
+    ),
+    Break(
+        _CHAOTIC,
+        "a repeated admission draws new ids",
+        "activities/batches.py",
+        "_ASKED_AT_ONCE = 10\n",
+        "_ASKED_AT_ONCE = 10\n_first_id = member_op_id\n\n\n"
+        "def member_op_id(batch_id: str, node_id: str) -> str:\n"
+        "    attempt = activity.info().attempt\n"
+        "    return _first_id(batch_id if attempt == 1 else f'{batch_id}-{attempt}', node_id)\n",
+        only="killed_at_many_moments and worker",
+        tests=(_CHAOS + "test_killed_at_many_moments_of_the_admission_of_a_batch",),
+    ),
+    Break(
+        _CHAOTIC,
+        "a late gauge is written on a row that has ended",
+        "store/operations.py",
+        'WHERE op_id = ANY(:op_ids) AND {one_of("state", OPEN)}',
+        "WHERE op_id = ANY(:op_ids)",
+        tests=(_CHAOS + "test_a_stopped_worker_that_wakes_late_changes_nothing",),
+    ),
+    Break(
+        _CHAOTIC,
+        "the API's own row overwrites what is there",
+        "store/operations.py",
+        '_FIRST = _written("DO NOTHING")',
+        '_FIRST = _written("(op_id) DO UPDATE SET state = excluded.state, at = excluded.at, seq = excluded.seq")',
+        tests=(_CHAOS + "test_a_stopped_api_that_wakes_late_changes_nothing",),
+    ),
+)
