@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.private_stack, pytest.mark.long, pytest.mark.timeout(6
 NODES = [f"sim-{number}" for number in range(1, 13)]
 IN_MEMORY = {"uri": "https://example.invalid/played.tar.gz", "sha256": "0" * 64}
 """played nodes fetch nothing"""
+TRIES = 6
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +81,10 @@ async def asked(fleet: Fleet, name: str) -> str:
 
 
 async def assert_once_each(fleet: Fleet, batch_id: str) -> None:
+    """Whatever was done on that backend, also by a batch that nobody was told of."""
     batch = await batch_ended(fleet, batch_id)
     assert batch["counts"] == {"succeeded": len(NODES)}, batch
-    listed = await fleet.http.get("/api/operations", params={"all": True, "batch": batch_id, "limit": 1000})
+    listed = await fleet.http.get("/api/operations/history", params={"backend": batch["backend"], "limit": 100})
     operations: list[dict[str, Any]] = listed.json()["operations"]
     planned = {member["node_id"]: member_op_id(batch_id, member["node_id"]) for member in batch["members"]}
     assert Counter(each["nodeID"] for each in operations) == Counter(list(planned)), "targets = operations"
@@ -140,7 +142,10 @@ async def test_a_stopped_worker_that_wakes_late_changes_nothing(victim: Fleet, s
             before, sent = await story_of(victim, op_id), source.sent[f"{name}.tar.gz"]
     finally:
         os.kill(sleeper, signal.SIGCONT)
-    awake = await victim.ended(await victim.accepted("agent-1", backend="echo", force=True))
+    next_id = await victim.accepted("agent-1", **offer(source, unique("awake"), package(6 * MB)))
+    await victim.until(next_id, lambda operation: operation["progress"]["bytes_done"] > 0)
+    # It writes gauges again, in the order it heard them: what it had kept of the first one is written too, if ever.
+    awake = await victim.ended(next_id)
     assert awake["state"] == State.SUCCEEDED, "by the worker that slept: there is no other"
     assert await story_of(victim, op_id) == before
     assert victim.noise_on_disk("agent-1", name) == built.noise_sha256
@@ -148,8 +153,11 @@ async def test_a_stopped_worker_that_wakes_late_changes_nothing(victim: Fleet, s
 
 
 async def test_a_stopped_api_that_wakes_late_changes_nothing(victim: Fleet) -> None:
-    """Truth: it slept between the start of the run and its own row; the run has ended when it wakes."""
-    pids, port = victim.machine.pids(), free_port()
+    """Truth: it slept between the start of the run and its own row; the run has ended when it wakes.
+
+    One that slept too long gives up (503) and writes nothing: only a late 202 has written late.
+    """
+    port = free_port()
     other = Fleet(victim.machine)
     other.http = httpx2.AsyncClient(
         base_url=f"http://127.0.0.1:{port}", headers=victim.http.headers, timeout=10, trust_env=False
@@ -158,25 +166,33 @@ async def test_a_stopped_api_that_wakes_late_changes_nothing(victim: Fleet) -> N
         async with asyncio.timeout(60):
             while not await ready(other):  # noqa: ASYNC110 - another process starts
                 await asyncio.sleep(0.1)
-        name = unique("slept")
-        os.kill(pids["temporal"], signal.SIGSTOP)
-        asking = asyncio.create_task(victim.install("sim-1", **IN_MEMORY, name=name))
-        try:
-            await asyncio.sleep(0.5)  # its request lies at Temporal now, which cannot tell us
-            os.kill(pids["api"], signal.SIGSTOP)
-        finally:
-            os.kill(pids["temporal"], signal.SIGCONT)
-        try:
-            op_id = await only_operation(other, name)
-            assert (await other.ended(op_id))["state"] == State.SUCCEEDED
-            before = await story_of(other, op_id)
-        finally:
-            os.kill(pids["api"], signal.SIGCONT)
-        assert (await asking).status_code in (202, 503)
-        await asyncio.gather(*(victim.http.get("/readyz") for _ in range(5)))
-        assert await story_of(other, op_id) == before
-        assert await only_operation(other, name) == op_id
+        answers = [await slept_through_a_run(victim, other) for _ in range(TRIES)]
         await other.http.aclose()
+    assert httpx2.codes.ACCEPTED in answers, answers
+
+
+async def slept_through_a_run(victim: Fleet, other: Fleet) -> int:
+    """What the sleeper answered when it woke."""
+    pids, name = victim.machine.pids(), unique("slept")
+    os.kill(pids["temporal"], signal.SIGSTOP)
+    asking = asyncio.create_task(victim.install("sim-1", **IN_MEMORY, name=name))
+    try:
+        await asyncio.sleep(0.3)  # its request lies at Temporal now, which cannot tell us
+        os.kill(pids["api"], signal.SIGSTOP)
+    finally:
+        os.kill(pids["temporal"], signal.SIGCONT)
+    try:
+        op_id = await only_operation(other, name)
+        assert (await other.ended(op_id))["state"] == State.SUCCEEDED
+        before = await story_of(other, op_id)
+    finally:
+        os.kill(pids["api"], signal.SIGCONT)
+    answer = await asking
+    assert answer.status_code in (httpx2.codes.ACCEPTED, httpx2.codes.SERVICE_UNAVAILABLE)
+    await asyncio.gather(*(victim.http.get("/readyz") for _ in range(5)))
+    assert await story_of(other, op_id) == before
+    assert await only_operation(other, name) == op_id
+    return answer.status_code
 
 
 async def only_operation(fleet: Fleet, backend: str) -> str:
