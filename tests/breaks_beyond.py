@@ -139,8 +139,8 @@ BEYOND = (
         "def member_op_id(batch_id: str, node_id: str) -> str:\n"
         "    attempt = activity.info().attempt\n"
         "    return _first_id(batch_id if attempt == 1 else f'{batch_id}-{attempt}', node_id)\n",
-        only="killed_at_many_moments and worker",
-        tests=(_CHAOS + "test_killed_at_many_moments_of_the_admission_of_a_batch",),
+        tests=("tests/services/test_batch_crashes.py::test_a_worker_may_die_at_any_admission_of_a_batch",),
+        limit_s=90,
     ),
     Break(
         _CHAOTIC,
