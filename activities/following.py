@@ -78,6 +78,7 @@ class Following:
         except NodeAway:
             return NodeWord(away=True, accepted=self._is_accepted())
         except NoAnswer:
+            self._insisting = True
             return None
         return self._read_answer(reply)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bus.credentials import CredentialIssuer, Trust, new_trust
-from contracts.temporal import SEARCH_ATTRIBUTES
 from stack import servers
 from stack.child import Child
 from stack.nats import NatsServer
@@ -108,7 +107,6 @@ async def temporal(folder: Path) -> AsyncIterator[TemporalForTests]:
         metrics_port=free_port(),
         log=folder / "temporal.log",
         dynamic_config={"frontend.WorkflowTimeSkippingEnabled": "true"},
-        search_attributes={key.name: "Keyword" for key in SEARCH_ATTRIBUTES},
     )
     async with servers.running(server) as child:
         yield TemporalForTests(server, child)

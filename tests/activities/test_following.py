@@ -205,6 +205,27 @@ async def test_a_node_that_lost_the_operation_gets_the_command_again(scene: Scen
     assert (await running).outcome is not None
 
 
+class Deaf(PlayedDesk):
+    """Does not answer its first command: it is ending, or was stopped by a signal."""
+
+    async def command(self, command: Command) -> CommandReply:
+        if self.commands.empty() and not self.answers:
+            self.answers = [CommandReply(answer=Answer.ACCEPTED)]
+            await asyncio.sleep(10 * QUICK.accept_timeout.total_seconds())
+        return await super().command(command)
+
+
+async def test_a_command_without_an_answer_is_asked_after_long_before_a_silence(nats_server: NatsForTests) -> None:
+    """A node that was told in its last moment, and is back after a second, is not left waiting for ten."""
+    async with scene_on(nats_server, desk_of=Deaf) as scene:
+        scene.desk.standing = [OpReply(op_id=scene.op_id, standing=OpStanding.UNKNOWN)]
+        patient = QUICK.model_copy(update={"silence": timedelta(minutes=5)})
+        running = asyncio.create_task(scene.following(patient).until_outcome())
+        await asyncio.wait_for(scene.desk.commands.get(), 10)
+        await scene.desk.reports.outcome(scene.ended())
+        assert (await running).outcome == scene.ended()
+
+
 async def test_no_outcome_in_time_gives_the_slot_back_without_a_verdict(scene: Scene) -> None:
     """S38: a timeout says nothing about the node's work."""
     word = await scene.following(QUICK.model_copy(update={"request_timeout": timedelta(seconds=1)})).until_outcome()

@@ -18,7 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from contracts.temporal import CONTROL_QUEUE
+from contracts.temporal import CONTROL_QUEUE, SEARCH_ATTRIBUTES
+from stack import temporal
 from stack.lock import holder
 from stack.processes import WORKER_QUEUE
 from tests import servers
@@ -88,6 +89,10 @@ def test_the_parent_has_loaded_no_driver(shared: Machine):
         "import sys, cli.main, cli.up; print([m for m in ('temporalio', 'sqlalchemy', 'fastapi') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_new_database_knows_every_search_attribute():
+    assert set(temporal.SEARCH_ATTRIBUTES) == {key.name for key in SEARCH_ATTRIBUTES}
 
 
 def test_the_worker_is_looked_for_on_the_queue_it_polls():
