@@ -1,5 +1,6 @@
 """Following one operation on its node, from the command to the outcome."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -21,6 +22,8 @@ FIRST_NEWS_S = 0.3
 FIRST_NEWS_OF_MEMBERS_S = 1.5
 NEWS_OF_MEMBERS_APART_S = 1 / 25
 """Members of batches begin by the hundred: later and so far apart they say so, that the news holds up no work."""
+HEARD_ELSEWHERE_S = 2.0
+"""Who cancels hears the node's word first, and ends the run with it: ours would come into the middle of that."""
 ASK_AGAIN_S = 1.0
 ASK_ANSWER_S = 3.0
 
@@ -102,6 +105,9 @@ class Following:
         match report:
             case Outcome(result=Result.INTERRUPTED):
                 return await self._again()
+            case Outcome(result=Result.CANCELLED):
+                await asyncio.sleep(HEARD_ELSEWHERE_S)
+                return NodeWord(outcome=report, accepted=True)
             case Outcome():
                 return NodeWord(outcome=report, accepted=True)
             case Progress():

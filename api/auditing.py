@@ -82,6 +82,13 @@ def tell(request: Request, **facts: Any) -> None:
     pending.is_told = True
 
 
+def ordered(request: Request, **after: Any) -> None:
+    """An order that is carried out later: it met what there was, and there is nothing else to see yet."""
+    pending: Pending = request.state.pending
+    pending.change = replace(pending.change, after={**(pending.change.after or {}), **after})
+    pending.is_told = True
+
+
 def only_looked(request: Request) -> None:
     """A plan or a preview: asked like a change, and none."""
     request.state.pending.is_only_a_look = True

@@ -52,6 +52,7 @@ from store.voices import Voices
 from workers.bridge import Gauges, OutcomeBridge
 from workers.inventory import InventoryKeeper, LabelKeeper
 from workers.registry import WORKFLOWS, control_activities, node_activities
+from workers.sandbox import Sandbox
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -105,6 +106,7 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
             temporal,
             task_queue=names.CONTROL_QUEUE,
             workflows=WORKFLOWS,
+            workflow_runner=Sandbox(),
             activities=control_activities(on_node, records, fleet, batches),
             max_concurrent_activities=settings.control_slots,
             sticky_queue_schedule_to_start_timeout=STICKY,
@@ -114,6 +116,7 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
             temporal,
             task_queue=names.node_queue(),
             workflows=WORKFLOWS,
+            workflow_runner=Sandbox(),
             activities=node_activities(on_node, records),
             max_concurrent_activities=settings.node_slots,
             max_concurrent_local_activities=settings.control_slots,

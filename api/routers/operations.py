@@ -67,15 +67,22 @@ async def get_operation(op_id: OpId, parts: PartsOf) -> OperationDetail:
 
 
 @router.post("/{op_id}/cancel", responses=responses(400, 404, 409))
-async def cancel(op_id: OpId, parts: PartsOf, actor: Operator, body: CancelBody | None = None) -> CancelAccepted:
+async def cancel(
+    op_id: OpId, request: Request, parts: PartsOf, actor: Operator, body: CancelBody | None = None
+) -> CancelAccepted:
     """Ask for a cancel: durable once this has answered, carried out as soon as the node can be told.
 
     The id of a batch cancels the batch.
     """
-    if await _is_batch(parts, op_id):
+    try:
+        accepted = await parts.cancellation.cancel(op_id, body or CancelBody(), actor=actor)
+    except UnknownOperation:
+        if await parts.batches.find(op_id) is None:
+            raise
         await parts.desk.order(op_id, ORDERS["cancel"], actor=actor)
         return CancelAccepted(state=State.CANCELLING, note="The batch starts nothing more; what it began is cancelled.")
-    return await parts.cancellation.cancel(op_id, body or CancelBody(), actor=actor)
+    auditing.ordered(request, state=accepted.state)
+    return accepted
 
 
 @router.post("/{op_id}/pause", responses=responses(400, 404, 409))
