@@ -57,6 +57,10 @@ class Interest:
         )
 
 
+GATHER_S = 0.05
+"""between two looks at the feed: what comes together is read together, and nobody sees the difference"""
+
+
 class Stream:
     """One reader: where it is, and the ticks that wait for it."""
 
@@ -110,6 +114,7 @@ class EventHub:
                     await self._catch_up()
                 except NodesmithError as error:
                     log.warning("events.not_read", error=error.message)
+                await asyncio.sleep(GATHER_S)
 
     def close(self) -> None:
         """End every stream: their clients come back to the next process."""
