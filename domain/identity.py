@@ -5,6 +5,7 @@ import json
 import os
 import time
 import uuid
+from functools import lru_cache
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
@@ -27,6 +28,7 @@ def derived_op_id(*parts: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, "\x1f".join(parts)))
 
 
+@lru_cache(10_000)  # a gallery of a thousand entries asks twelve thousand times
 def family_of(name: str, *, alias: str = "", uri: str = "") -> str:
     """The key under which a backend is locked on a node: one family, one operation at a time."""
     asked = alias or name or _last_part(uri)
