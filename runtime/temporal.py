@@ -35,8 +35,8 @@ from contracts.temporal import (
 )
 from domain.errors import AlreadyRunning, ServiceUnavailable
 from domain.operation import Phase, State
+from domain.patience import Patience
 from runtime import starting
-from runtime.patience import Patience
 from runtime.settings import ControlSettings
 from runtime.starting import Start
 

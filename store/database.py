@@ -17,6 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
 
 from domain.errors import InvalidRequest, ServiceUnavailable
+from domain.patience import Patience
 
 HEAD = "2026_11_16_boot_at"
 """the newest migration; a test keeps it so"""
@@ -29,6 +30,8 @@ _WAIT_S = 0.1
 _CONNECT_TIMEOUT_S = 2
 TRANSACTION_LIMIT_S = 4.5
 """above the server's own limit of a statement; whoever asked is told within 5 s"""
+_BUSY_LIMIT_S = 20
+"""how long a call may wait for its turn at a server that answers others"""
 _SERVER_LIMITS = "-c statement_timeout=4s -c lock_timeout=4s -c idle_in_transaction_session_timeout=30s -c timezone=UTC"
 _OUTAGES = {"08", "53", "57"}
 """classes of SQLSTATE: connection, resources, operator intervention (restart, statement timeout)"""
@@ -53,13 +56,13 @@ class Database:
     def __init__(
         self, url: str, password: str = "", *, pool_size: int = 10, limit_s: float = TRANSACTION_LIMIT_S
     ) -> None:
-        self._limit_s = limit_s
+        self._patience = Patience(silence_s=limit_s, longest_s=_BUSY_LIMIT_S)
         self._url = _with_password(make_url(url), password)
         self._engine = create_async_engine(
             self._url.set(drivername="postgresql+psycopg"),
             pool_size=pool_size,
             max_overflow=0,  # what overflows is closed when it is given back, and opened again for the next burst
-            pool_timeout=_CONNECT_TIMEOUT_S,
+            pool_timeout=_BUSY_LIMIT_S,
             json_deserializer=from_json,
             connect_args={
                 "connect_timeout": _CONNECT_TIMEOUT_S,
@@ -83,22 +86,25 @@ class Database:
     async def session(self) -> AsyncIterator[AsyncSession]:
         """One transaction: committed at the end of the block, rolled back by an error."""
         with _in_our_words():
-            async with asyncio.timeout(self._limit_s), self._sessions.begin() as session:
+            async with self._patience.bounded(), self._sessions.begin() as session:
                 yield session
+            self._patience.answered()
 
     @asynccontextmanager
     async def autocommit(self) -> AsyncIterator[AsyncConnection]:
         """For a statement that stands alone: its own transaction, and two round trips less than `session`."""
         with _in_our_words():
-            async with asyncio.timeout(self._limit_s), self._alone.connect() as connection:
+            async with self._patience.bounded(), self._alone.connect() as connection:
                 yield connection
+            self._patience.answered()
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:
         """For one query of whole objects: as `autocommit`, with a session around it."""
         with _in_our_words():
-            async with asyncio.timeout(self._limit_s), self._reads() as session:
+            async with self._patience.bounded(), self._reads() as session:
                 yield session
+            self._patience.answered()
 
     async def ping(self) -> None:
         """Raise `ServiceUnavailable` unless a query is answered."""

@@ -66,6 +66,18 @@ async def test_a_frozen_server_holds_nobody_longer_than_the_limit(database_url: 
     await database.close()
 
 
+async def test_a_busy_server_is_waited_for_as_long_as_it_answers_others(database_url: str) -> None:
+    """A burst is no outage: five hundred requests at once wait for their turn, and none of them is refused."""
+    database = Database(database_url, pool_size=1, limit_s=0.5)
+
+    async def ask() -> None:
+        async with database.autocommit() as connection:
+            await connection.execute(text("SELECT pg_sleep(0.05)"))
+
+    await asyncio.gather(*(ask() for _ in range(40)))
+    await database.close()
+
+
 async def test_connections_that_the_server_ended_are_replaced(database: Database, database_url: str) -> None:
     nodes = Nodes(database)
     await nodes.list()

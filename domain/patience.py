@@ -12,6 +12,7 @@ class Patience:
         self._silence_s = silence_s
         self._longest_s = longest_s
         self._waiting: dict[asyncio.Timeout, float] = {}
+        self._told = 0.0
 
     @asynccontextmanager
     async def bounded(self) -> AsyncIterator[None]:
@@ -24,7 +25,11 @@ class Patience:
                 del self._waiting[limit]
 
     def answered(self) -> None:
-        silent_at = asyncio.get_running_loop().time() + self._silence_s
+        """Said now and then to those who wait: they may be hundreds, and so may the answers."""
+        now = asyncio.get_running_loop().time()
+        if now < self._told + self._silence_s / 10:
+            return
+        self._told, silent_at = now, now + self._silence_s
         for limit, latest in self._waiting.items():
             if not limit.expired():
                 limit.reschedule(min(silent_at, latest))

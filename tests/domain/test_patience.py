@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from runtime.patience import Patience
+from domain.patience import Patience
 
 
 async def test_a_silent_server_is_given_up_after_the_silence() -> None:
