@@ -26,6 +26,8 @@ PAGE = 500
 KEEP_ALIVE_S = 15.0
 STUCK_AFTER_S = 30.0
 RETRY_MS = 1000
+GATHER_S = 0.05
+"""between two looks at the feed: what comes together is read together, and nobody sees the difference"""
 
 
 @dataclass
@@ -55,10 +57,6 @@ class Interest:
             and self.node_id in (None, tick.node_id)
             and (self.batch_id is None or tick.op_id in self.batch_ops)
         )
-
-
-GATHER_S = 0.05
-"""between two looks at the feed: what comes together is read together, and nobody sees the difference"""
 
 
 class Stream:
