@@ -19,6 +19,8 @@ from domain.operation import Reason
 
 _BLOCK = 1024 * 1024
 _CONNECT_S = 10.0
+_ALWAYS = {"Accept-Encoding": "identity", "Connection": "close"}
+"""one answer a connection: what a source sends beyond its own Content-Length is nobody else's answer"""
 _DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
 
 
@@ -158,7 +160,7 @@ async def answer(
     http: httpx2.AsyncClient, url: str, headers: dict[str, str], timeouts: Timeouts, *, follow_redirects: bool
 ) -> AsyncIterator[httpx2.Response]:
     """The answer once its header is there; what goes wrong with the link is `SourceBroke`."""
-    headers = {"Accept-Encoding": "identity"} | headers
+    headers = _ALWAYS | headers
     try:
         async with AsyncExitStack() as stack:
             asking = http.stream(

@@ -192,6 +192,16 @@ async def test_whatever_the_first_place_does_the_mirror_delivers(fetcher, site, 
     assert fetcher.kept() == 0
 
 
+async def test_a_connection_whose_answer_was_too_short_is_not_used_for_the_next_question(fetcher, site):
+    """What it still holds would be read as the mirror's answer."""
+    subject = _web(site)
+    subject.served.claims = subject.served.stops_at = HALF
+    site.serve("/mirror", CONTENT, etag='"m"')
+    fetcher.build(header=2.0)
+    await fetcher.run(subject.command.model_copy(update={"mirrors": [f"{site.url}/mirror"]}), lambda artifact: None)
+    assert [seen.path for seen in site.seen] == ["/a", "/a", "/mirror"]
+
+
 async def test_a_mirror_goes_on_where_the_first_place_broke_off(fetcher, site):
     subject = _web(site)
     subject.served.always_breaks_at = HALF
