@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 import structlog
 
@@ -24,6 +23,7 @@ NEWS_OF_MEMBERS_APART_S = 1 / 25
 """Members of batches begin by the hundred: later and so far apart they say so, that the news holds up no work."""
 HEARD_ELSEWHERE_S = 2.0
 """Who cancels hears the node's word first, and ends the run with it: ours would come into the middle of that."""
+NEWS_AGAIN_S = 1.0
 ASK_AGAIN_S = 1.0
 ASK_ANSWER_S = 3.0
 
@@ -61,7 +61,8 @@ class Following:
         self._insisting = False
         """nobody answered the last question: the next one follows soon"""
         self._phase = Phase.RESOLVING
-        self._told: tuple[Phase, float] | None = None
+        self._told: tuple[Phase, float] | None = (self._phase, self._began) if task.fence else None
+        """a command that is followed on is known to have begun"""
         self.last_progress: Progress | None = None
 
     async def until_outcome(self) -> NodeWord:
@@ -87,18 +88,9 @@ class Following:
 
     def _read_answer(self, reply: CommandReply) -> NodeWord | None:
         self._hear()
-        match reply.answer:
-            case Answer.ACCEPTED | Answer.ATTACHED:
-                self._accept()
-                return None
-            case Answer.ENDED:
-                return NodeWord(outcome=reply.outcome, accepted=True)
-            case Answer.BUSY:
-                return NodeWord(busy_op_id=reply.busy_op_id)
-            case Answer.STALE:
-                return NodeWord(stale=True)
-            case _:
-                return NodeWord(refused=reply.error or f"the node answered {reply.answer}")
+        if (word := read_answer(reply)) is None:
+            self._accept()
+        return word
 
     async def _listen(self, reports: Reports) -> NodeWord | None:
         report = await reports.next(self._patience())
@@ -189,9 +181,28 @@ class Following:
             phase, at = self._told
             if phase is self._phase or now - at < self._policy.phase_news.total_seconds():
                 return
-        self._told = (self._phase, now)
-        with suppress(ServiceUnavailable):
+        try:
             await self._tell_phase(self._phase)
+        except ServiceUnavailable:  # it is told a little later; only a phase that is over by then is not
+            self._first_news_at = now + NEWS_AGAIN_S
+            self._told = (self._told[0], now) if self._told is not None else None
+        else:
+            self._told = (self._phase, now)
 
     def _time_left(self) -> float:
         return self._policy.request_timeout.total_seconds() - (time.monotonic() - self._began)
+
+
+def read_answer(reply: CommandReply) -> NodeWord | None:
+    """None when the node has begun."""
+    match reply.answer:
+        case Answer.ACCEPTED | Answer.ATTACHED:
+            return None
+        case Answer.ENDED:
+            return NodeWord(outcome=reply.outcome, accepted=True)
+        case Answer.BUSY:
+            return NodeWord(busy_op_id=reply.busy_op_id)
+        case Answer.STALE:
+            return NodeWord(stale=True)
+        case _:
+            return NodeWord(refused=reply.error or f"the node answered {reply.answer}")

@@ -9,6 +9,7 @@ from functools import partial
 import structlog
 from temporalio import activity
 
+from activities.first_word import FirstWord
 from activities.following import Following, Pace
 from activities.localai import LocalaiWorker
 from contracts import temporal as names
@@ -32,21 +33,34 @@ class NodeActivities:
         self._holds = holds
         self._pace = Pace()
 
+    @activity.defn(name=names.FIRST_WORD)
+    async def first_word(self, task: NodeTask) -> NodeWord:
+        """Send the command; hear the answer, and the outcome of what is over at once."""
+        if (held := await self._held(task)) is not None:
+            return held
+        command = _command(task, fence=_scheduled(activity.info()))
+        return await FirstWord(self._link, task, command).heard()
+
     @activity.defn(name=names.RUN_ON_NODE)
     async def run_on_node(self, task: NodeTask) -> NodeWord:
         """Send the command and follow the node until it says how it ended, or our time is up."""
-        if not task.on_node and (hold := await self._holds.in_force()):
-            return NodeWord(held=f"{hold.reason}, by {hold.by}")
+        if (held := await self._held(task)) is not None:
+            return held
         info = activity.info()
         follow = LocalaiWorker if task.request.protocol is Protocol.LOCALAI else partial(Following, pace=self._pace)
         following = follow(
             link=self._link,
             task=task,
-            command=_command(task, fence=int(info.scheduled_time.timestamp() * 1000)),
+            command=_command(task, fence=task.fence or _scheduled(info)),
             tell_phase=lambda phase: self._runs.report_phase(info.workflow_id or "", task.request.op_id, phase),
         )
         async with _heartbeating(following, every=task.policy.heartbeat_timeout / 4):
             return await following.until_outcome()
+
+    async def _held(self, task: NodeTask) -> NodeWord | None:
+        if not task.on_node and (hold := await self._holds.in_force()):
+            return NodeWord(held=f"{hold.reason}, by {hold.by}")
+        return None
 
     @activity.defn(name=names.CANCEL_ON_NODE)
     async def cancel_on_node(self, order: CancelOrder) -> CancelWord:
@@ -61,6 +75,10 @@ class NodeActivities:
         if reply.answer is CancelAnswer.STOPPED:
             return CancelWord(stopped=True, stopped_after_s=reply.stopped_after_s)
         return CancelWord(outcome=reply.outcome)
+
+
+def _scheduled(info: activity.Info) -> int:
+    return int(info.scheduled_time.timestamp() * 1000)
 
 
 def _command(task: NodeTask, *, fence: int) -> Command:

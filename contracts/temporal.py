@@ -131,6 +131,8 @@ class OperationInput(Payload):
     request: OperationRequest
     policy: Policy = Policy()
     carried: Carried | None = None
+    asks_at_once: bool = False
+    """the node's first word is heard where the run stands; runs from before that leave it to `run_on_node`"""
 
 
 class OperationResult(Payload):
@@ -200,6 +202,7 @@ class Status(Payload):
 
 # activities ---------------------------------------------------------------------------------------------------
 
+FIRST_WORD = "first_word"
 RUN_ON_NODE = "run_on_node"
 CANCEL_ON_NODE = "cancel_on_node"
 RECORD = "record"
@@ -207,16 +210,18 @@ WATCH_FLEET = "watch_fleet"
 
 
 class NodeTask(Payload):
-    """Input of `run_on_node`; the fence is the activity's scheduled time."""
+    """Input of `first_word` and `run_on_node`; the fence is the time for which the first of them was scheduled."""
 
     request: OperationRequest
     policy: Policy
     on_node: bool = False
     """the node works on it already, as far as we know: a hold does not concern it"""
+    fence: int = 0
+    """of the command that the node has accepted; 0: it is sent now"""
 
 
 class NodeWord(Payload):
-    """What came of `run_on_node`: what the node said, or that it said nothing. Nothing is guessed."""
+    """What came of asking a node: what it said, or that it said nothing. Nothing is guessed."""
 
     outcome: Outcome | None = None
     """the node's own report: the only way to succeed or fail"""
@@ -230,6 +235,8 @@ class NodeWord(Payload):
     busy_op_id: str = ""
     stale: bool = False
     """a later run speaks for this operation"""
+    fence: int = 0
+    """with which it was asked"""
 
 
 class CancelOrder(Payload):

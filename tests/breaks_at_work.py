@@ -179,9 +179,17 @@ AT_WORK = (
         rules("G1"),
         "a cancel changes only the row",
         "workflows/backend_operation.py",
-        "if request.force or not (self._maybe_on_node or self._attached):",
+        "if request.force or not (self._node.may_have_heard or unasked):",
         "if True:",
         only="test_a_running_install_is_stopped_on_its_node_first",
+    ),
+    Break(
+        rules("G3"),
+        "a cancel that comes before anybody asked is not told to the node",
+        "workflows/backend_operation.py",
+        "if request.force or not (self._node.may_have_heard or unasked):",
+        "if request.force or not self._node.may_have_heard:",
+        only="test_a_cancel_sent_while_no_worker_lives_is_carried_out_by_the_next",
     ),
     Break(
         rules("G2"),

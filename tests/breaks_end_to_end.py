@@ -41,8 +41,8 @@ END_TO_END = (
     Break(
         rules("S31 G4"),
         "an operation dies with the process that runs it",
-        "workflows/backend_operation.py",
-        "except ActivityError:  # our worker died or stopped: the node goes on\n            return NodeWord()",
+        "workflows/on_node.py",
+        "except ActivityError:\n            return NodeWord()",
         "except ActivityError:\n            return NodeWord(refused='the process that ran it has died')",
         only="test_any_one_process_may_die_in_the_middle and worker",
     ),

@@ -2,23 +2,19 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     import workflows.policy as options
     from contracts import temporal as names
     from contracts.messages import CancelMode, Installed, Outcome, Result
     from contracts.temporal import (
-        CancelOrder,
         CancelRequest,
         CancelWord,
         NodeBack,
-        NodeTask,
         NodeWord,
         OperationInput,
         OperationResult,
@@ -29,6 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from contracts.words import tell
     from domain.operation import OPEN, PERMANENT, Event, Kind, Phase, Reason, State, back_off
     from workflows.ledger import Ledger
+    from workflows.on_node import OnNode
 
 WEB_UI = "Temporal Web UI"
 ON_NODE = frozenset({State.RUNNING, State.STILL_INSTALLING})
@@ -47,8 +44,7 @@ class BackendOperation:
         self._cancel: CancelRequest | None = None
         self._node_heard = False
         self._reported: Outcome | None = None
-        self._attached: workflow.ActivityHandle[NodeWord] | None = None
-        self._maybe_on_node = self._ledger.dispatched_at is not None
+        self._node = OnNode(start)
         self._away_since: datetime | None = None
 
     @workflow.run
@@ -65,8 +61,7 @@ class BackendOperation:
 
     @workflow.signal(name=names.SIGNAL_CANCEL)
     def cancel(self, request: CancelRequest) -> None:
-        sent = self._attached is not None or self._maybe_on_node
-        if request.op_id == self._request.op_id and not (request.only_undispatched and sent):
+        if request.op_id == self._request.op_id and not (request.only_undispatched and self._node.may_have_heard):
             self._ask_cancel(request)
 
     @workflow.signal(name=names.SIGNAL_NODE_BACK)
@@ -96,38 +91,34 @@ class BackendOperation:
             elif (word := await self._word_from_node()) is not None:
                 await self._heed(word)
             self._continue_as_new_if_long()
-        if self._attached is not None:
-            self._attached.cancel()
+        self._node.let_go()
         await self._ledger.settle()
         await workflow.wait_condition(workflow.all_handlers_finished)
         return self._result()
 
     async def _word_from_node(self) -> NodeWord | None:
         """Attach to the node's work until it says something; None when a cancel or the deadline comes first."""
-        attached = self._attach()
+        if self._node.unasked:
+            return await self._first_word()
+        self._node.listen(on_node=self._ledger.state in ON_NODE)
         if not await self._something_happens():
             self._ask_cancel(CancelRequest(op_id=self._request.op_id, why=Reason.DEADLINE))
         if self._reported is not None:
             return NodeWord(outcome=self._reported, accepted=True)
         if self._cancel is not None:
             return None
-        if attached.done():
-            return await self._read(attached)
+        if self._node.has_spoken:
+            return await self._node.read()
         await self._dispatched()
         return None
 
-    def _attach(self) -> workflow.ActivityHandle[NodeWord]:
-        if self._attached is None:
-            wanted = self._request.wanted
-            self._node_heard = False
-            self._attached = workflow.start_activity(
-                names.RUN_ON_NODE,
-                NodeTask(request=self._request, policy=self._policy, on_node=self._ledger.state in ON_NODE),
-                result_type=NodeWord,
-                summary=f"{wanted.kind} {wanted.backend} on {self._request.node_name}",
-                **options.run_on_node(self._policy),
-            )
-        return self._attached
+    async def _first_word(self) -> NodeWord | None:
+        """None when the node has begun and goes on, or when nobody knows: then we attach."""
+        word = await self._node.first_word()
+        if word is not None and word.accepted and word.outcome is None:
+            await self._dispatched()
+            return None
+        return word
 
     async def _something_happens(self) -> bool:
         """False when the deadline passes first."""
@@ -141,7 +132,7 @@ class BackendOperation:
         return (
             self._cancel is not None
             or self._reported is not None
-            or (self._attached is not None and self._attached.done())
+            or self._node.has_spoken
             or (self._phase is not None and self._ledger.state is not State.RUNNING)
         )
 
@@ -149,17 +140,6 @@ class BackendOperation:
         if self._ledger.dispatched_at is None or self._cancel is not None:
             return None
         return max(self._ledger.dispatched_at + self._policy.deadline - workflow.now(), timedelta(0))
-
-    async def _read(self, attached: workflow.ActivityHandle[NodeWord]) -> NodeWord:
-        self._attached = None
-        was_there, self._maybe_on_node = self._maybe_on_node, True
-        try:
-            word = await attached
-        except ActivityError:  # our worker died or stopped: the node goes on
-            return NodeWord()
-        if (word.away or word.held) and not word.accepted:
-            self._maybe_on_node = was_there
-        return word
 
     async def _dispatched(self) -> None:
         """The node has begun: say so."""
@@ -282,17 +262,20 @@ class BackendOperation:
 
     async def _carry_out(self, request: CancelRequest) -> None:
         """Tell the node before we say that it stopped; the node's completion may win."""
-        if request.force or not (self._maybe_on_node or self._attached):
+        unasked, self._node.unasked = self._node.unasked, False
+        if request.force or not (self._node.may_have_heard or unasked):
             self._cancelled(request)
             return
         if self._ledger.state is not State.CANCELLING:
             self._ledger.move(Event.ASK_CANCEL, reason=request.why, detail=request.detail, by=request.by)
         self._node_heard = False
         word = await self._tell_node(self._request.op_id)
-        if word.stopped:
-            self._cancelled(request, f"node stopped after {word.stopped_after_s:.1f} s")
-        elif word.outcome is not None:
+        if word.outcome is not None:
             await self._conclude_late(word.outcome, request)
+        elif unasked:  # it has never begun, as far as anybody knows, and never will
+            self._cancelled(request)
+        elif word.stopped:
+            self._cancelled(request, f"node stopped after {word.stopped_after_s:.1f} s")
         else:
             self._ledger.write_behind()
             await self._until_node_can_be_told(request, cannot=word.cannot)
@@ -322,46 +305,26 @@ class BackendOperation:
 
     async def _tell_node(self, op_id: str) -> CancelWord:
         """At once, where the run stands; a node that takes its time is told beside it, for as long as it takes."""
-        order = self._order(op_id)
-        how: dict[str, Any] = {"result_type": CancelWord, "summary": f"stop {op_id} on {order.node_name}"}
-        if workflow.patched(names.PATCH_TOLD_AT_ONCE):
-            with suppress(FailureError):  # a local activity fails with its cause, bare
-                at_once: CancelWord = await workflow.execute_local_activity(
-                    names.CANCEL_ON_NODE, order, **how, **options.CANCEL_AT_ONCE
-                )
-                return at_once
+        mode = self._cancel.mode if self._cancel is not None else CancelMode.DISCARD
+        if (word := await self._node.tell_at_once(op_id, mode)) is not None:
+            return word
         self._ledger.write_behind()
-        word: CancelWord = await workflow.execute_activity(
-            names.CANCEL_ON_NODE, order, **how, **options.cancel_on_node()
-        )
-        return word
-
-    def _order(self, op_id: str) -> CancelOrder:
-        request = self._request
-        return CancelOrder(
-            node_id=request.node_id,
-            node_name=request.node_name,
-            protocol=request.protocol,
-            op_id=op_id,
-            family=request.wanted.family,
-            mode=self._cancel.mode if self._cancel is not None else CancelMode.DISCARD,
-        )
+        return await self._node.tell(op_id, mode)
 
     async def _until_node_can_be_told(self, request: CancelRequest, *, cannot: bool) -> None:
         """Node away, or a LocalAI worker that cannot be interrupted: wait for its word, its return, or force."""
         if cannot:
-            self._attach()
+            self._node.listen(on_node=self._ledger.state in ON_NODE)
 
         def woken() -> bool:
-            attached = self._attached is not None and self._attached.done()
             forced = self._cancel is not None and self._cancel.force
-            return attached or forced or self._node_heard or self._reported is not None
+            return self._node.has_spoken or forced or self._node_heard or self._reported is not None
 
         await self._sleep_until(woken, self._policy.node_poll)
         if self._reported is not None:
             await self._conclude_late(self._reported, request)
-        elif self._attached is not None and self._attached.done():
-            word = await self._read(self._attached)
+        elif self._node.has_spoken:
+            word = await self._node.read()
             if word.outcome is not None:
                 await self._conclude_late(word.outcome, request)
 
@@ -369,7 +332,7 @@ class BackendOperation:
 
     def _continue_as_new_if_long(self) -> None:
         """A long life hands on what it knows; an attached activity is left to the next run, which attaches again."""
-        quiet = self._ledger.state in OPEN and self._cancel is None and self._attached is None
+        quiet = self._ledger.state in OPEN and self._cancel is None and not self._node.is_attached
         if quiet and self._reported is None and workflow.info().is_continue_as_new_suggested():
             workflow.continue_as_new(
                 OperationInput(request=self._request, policy=self._policy, carried=self._ledger.carried())

@@ -21,11 +21,18 @@ RECORD_AT_ONCE: dict[str, Any] = {
 RECORD_THE_END: dict[str, Any] = {**RECORD_AT_ONCE, "schedule_to_close_timeout": timedelta(seconds=5)}
 """the same, when there is nothing left to be in the way of: a busy worker is no reason for a dearer write"""
 
+FIRST_WORD: dict[str, Any] = {
+    "schedule_to_close_timeout": timedelta(seconds=2),
+    "retry_policy": ONCE,
+}
+"""A local activity: what is quick on the node is over where the run stands, and no cancel waits longer than that."""
+
 CANCEL_AT_ONCE: dict[str, Any] = {
     "schedule_to_close_timeout": timedelta(seconds=1.5),
     "retry_policy": ONCE,
 }
 """A local activity too: most nodes answer within milliseconds, and the run can end where it stands."""
+
 
 REATTACH_PAUSE = timedelta(seconds=1)
 BUSY_PAUSE = timedelta(seconds=5)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from activities.first_word import FirstWord
 from activities.following import Following, Pace
 from bus.commands import NodeClient, serve
 from bus.connection import Bus, connect_control, node_bus
@@ -27,7 +28,8 @@ from contracts.messages import (
     Result,
     StopOrder,
 )
-from contracts.temporal import NodeTask, OperationRequest, Policy, Wanted
+from contracts.temporal import NodeTask, NodeWord, OperationRequest, Policy, Wanted
+from domain.errors import ServiceUnavailable
 from domain.operation import Kind, Phase, Reason
 from tests.conftest import NatsFactory
 from tests.servers import NatsForTests
@@ -76,10 +78,21 @@ class Scene:
         self.op_id = str(uuid.uuid4())
         self.phases: list[Phase] = []
         self.told = asyncio.Event()
+        self.temporal_is_away = 0
+        """for so many of the next news"""
         self._link = link
         self._node_id = node_id
 
-    def following(self, policy: Policy = QUICK, *, kind: Kind = Kind.INSTALL) -> Following:
+    def following(self, policy: Policy = QUICK, *, kind: Kind = Kind.INSTALL, fence: int = 0) -> Following:
+        return Following(self._link, self._task(policy, fence), self._command(kind), self._tell)
+
+    def first_word(self) -> FirstWord:
+        return FirstWord(self._link, self._task(QUICK), self._command())
+
+    def _command(self, kind: Kind = Kind.INSTALL) -> Command:
+        return Command(backend="echo", family="echo", op_id=self.op_id, fence=1, kind=kind)
+
+    def _task(self, policy: Policy, fence: int = 0) -> NodeTask:
         request = OperationRequest(
             op_id=self.op_id,
             node_id=self._node_id,
@@ -87,10 +100,12 @@ class Scene:
             wanted=Wanted(backend="echo", family="echo", version="2"),
             created_at=datetime.now(UTC),
         )
-        command = Command(backend="echo", family="echo", op_id=self.op_id, fence=1, kind=kind)
-        return Following(self._link, NodeTask(request=request, policy=policy), command, self._tell)
+        return NodeTask(request=request, policy=policy, fence=fence)
 
     async def _tell(self, phase: Phase) -> None:
+        if self.temporal_is_away:
+            self.temporal_is_away -= 1
+            raise ServiceUnavailable("Temporal does not answer.")
         self.phases.append(phase)
         self.told.set()
 
@@ -279,3 +294,60 @@ def test_a_burst_is_told_bit_by_bit_and_what_comes_later_at_once() -> None:
     pace = Pace(after_s=2, apart_s=0.5)
     assert [pace.moment(10.0) for _ in range(3)] == [12.0, 12.5, 13.0]
     assert pace.moment(20.0) == 22.0
+
+
+# the first word ------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_over_at_once_is_the_first_word(scene: Scene) -> None:
+    asking = asyncio.create_task(scene.first_word().heard())
+    assert (await scene.desk.commands.get()).fence == 1
+    await scene.desk.reports.progress(scene.progress(7))
+    await scene.desk.reports.outcome(scene.ended())
+    word = await asking
+    assert (word.outcome, word.accepted) == (scene.ended(), True)
+
+
+@pytest.mark.parametrize("result", [None, Result.INTERRUPTED], ids=["it goes on", "it was interrupted"])
+async def test_what_has_begun_is_followed_by_somebody_else(scene: Scene, result: Result | None) -> None:
+    asking = asyncio.create_task(scene.first_word().heard())
+    await scene.desk.commands.get()
+    if result is not None:
+        await scene.desk.reports.outcome(scene.ended(result))
+    assert await asking == NodeWord(accepted=True, fence=1)
+
+
+async def test_a_node_that_nobody_serves_is_away_at_once(nats_server: NatsForTests) -> None:
+    async with scene_on(nats_server, served=False) as scene:
+        assert await scene.first_word().heard() == NodeWord(away=True)
+
+
+async def test_a_node_that_does_not_answer_at_once_may_have_heard(nats_server: NatsForTests) -> None:
+    async with scene_on(nats_server, desk_of=Deaf) as scene:
+        assert await scene.first_word().heard() == NodeWord()
+
+
+async def test_an_operation_that_has_ended_is_not_done_again_by_a_first_word(scene: Scene) -> None:
+    scene.desk.answers = [CommandReply(answer=Answer.ENDED, outcome=scene.ended())]
+    assert (await scene.first_word().heard()).outcome == scene.ended()
+
+
+async def test_who_follows_what_has_begun_does_not_announce_it_again(scene: Scene) -> None:
+    following = asyncio.create_task(scene.following(fence=1).until_outcome())
+    await scene.desk.commands.get()
+    await scene.desk.reports.progress(scene.progress(7))
+    await scene.desk.questions.get()
+    await scene.desk.reports.outcome(scene.ended())
+    await following
+    assert scene.phases == []
+
+
+async def test_news_that_could_not_be_told_are_told_again(scene: Scene) -> None:
+    """Temporal may be busy in just that moment; the row would say `queued` until the end."""
+    scene.temporal_is_away = 2
+    following = asyncio.create_task(scene.following().until_outcome())
+    await scene.desk.commands.get()
+    await asyncio.wait_for(scene.told.wait(), 10)
+    await scene.desk.reports.outcome(scene.ended())
+    await following
+    assert (scene.phases, scene.temporal_is_away) == ([Phase.RESOLVING], 0)

@@ -14,7 +14,7 @@ from contracts.temporal import Policy
 from runtime.settings import ControlSettings
 from runtime.temporal import connect
 from tests import servers
-from tests.replay.scenarios import BATCH_SCENARIOS, SCENARIOS, BatchPlay, Play
+from tests.replay.scenarios import AT_ONCE, BATCH_SCENARIOS, BEFORE_ANY_WORKER, SCENARIOS, BatchPlay, Play
 from tests.workflows.played_fleet import Fleet
 from tests.workflows.played_fleet import start as start_batch
 from tests.workflows.played_fleet import worker_of as batch_worker_of
@@ -26,9 +26,14 @@ HISTORIES = Path(__file__).parent / "histories"
 async def record(client: Client, play: Play, policy: Policy) -> str:
     """The whole history of one played scenario, as JSON."""
     station, queue = Station(), f"record-{uuid.uuid4()}"
-    async with worker_of(client, station, queue):
-        operation = await start(client, station, queue, policy)
+    if play in AT_ONCE:
+        station.say_at_once(AT_ONCE[play])
+    operation = await start(client, station, queue, policy)
+    if play in BEFORE_ANY_WORKER:
         await play(operation)
+    async with worker_of(client, station, queue):
+        if play not in BEFORE_ANY_WORKER:
+            await play(operation)
         with suppress(WorkflowFailureError):  # red is the right end of some scenarios
             await operation.result()
     return await written(operation.handle)

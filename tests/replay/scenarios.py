@@ -15,6 +15,19 @@ from tests.workflows.station import QUICK, Operation
 Play = Callable[[Operation], Awaitable[None]]
 
 
+async def over_at_once(_: Operation) -> None:
+    """Nothing has to be said any more."""
+
+
+async def begun_at_once(operation: Operation) -> None:
+    operation.station.say(operation.succeeded())
+
+
+async def cancelled_before_anybody_asked(operation: Operation) -> None:
+    await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
+    operation.station.say_to_cancel(CancelWord(stopped=True))
+
+
 async def succeeded(operation: Operation) -> None:
     operation.station.say(operation.succeeded())
 
@@ -69,7 +82,6 @@ async def outcome_came_as_a_signal(operation: Operation) -> None:
 
 
 async def cancelled_while_waiting(operation: Operation) -> None:
-    operation.station.say(NodeWord(away=True))
     await operation.station.reached(State.WAITING)
     await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
 
@@ -134,6 +146,9 @@ async def held_and_released(operation: Operation) -> None:
 
 SCENARIOS: dict[Play, Policy] = {
     held_and_released: QUICK,
+    over_at_once: QUICK,
+    begun_at_once: QUICK,
+    cancelled_before_anybody_asked: QUICK,
     succeeded: QUICK,
     succeeded_slowly: QUICK,
     waited_for_the_node: QUICK,
@@ -154,6 +169,14 @@ SCENARIOS: dict[Play, Policy] = {
     database_was_away: QUICK,
 }
 
+
+AT_ONCE: dict[Play, NodeWord] = {
+    over_at_once: NodeWord(outcome=Outcome(op_id="op", result=Result.SUCCEEDED, changed=True), accepted=True),
+    begun_at_once: NodeWord(accepted=True, fence=7),
+    cancelled_while_waiting: NodeWord(away=True),
+}
+"""the node's first word in these; in all others it leaves open what it does"""
+BEFORE_ANY_WORKER = frozenset({cancelled_before_anybody_asked})
 
 BatchPlay = Callable[[Fleet, Handle], Awaitable[None]]
 

@@ -105,8 +105,8 @@ class Plant:
         self.done: Counter[str] = Counter()
         self._crashes: dict[str, Crash] = {}
 
-    @activity.defn(name=names.RUN_ON_NODE)
-    async def run_on_node(self, task: NodeTask) -> NodeWord:
+    @activity.defn(name=names.FIRST_WORD)
+    async def first_word(self, task: NodeTask) -> NodeWord:
         self.done[task.request.op_id] += 1
         return NodeWord(outcome=Outcome(op_id=task.request.op_id, result=Result.SUCCEEDED), accepted=True)
 
@@ -128,7 +128,7 @@ class Plant:
                 self.client,
                 task_queue=names.node_queue(queue),
                 workflows=[BackendOperation],
-                activities=[self.run_on_node, RecordActivities(self.operations).record],
+                activities=[self.first_word, RecordActivities(self.operations).record],
             ),
         ):
             yield

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from temporalio.client import Client
 
-from contracts.temporal import Policy
+from contracts.temporal import NodeWord, Policy
 from runtime.settings import ControlSettings
 from runtime.temporal import connect
 from tests.workflows.station import QUICK, Operation, Station, start, worker_of
@@ -26,10 +26,12 @@ def queue() -> str:
 
 @pytest.fixture
 async def begin(client: Client, queue: str) -> AsyncIterator[Begin]:
-    """Start an operation with a live worker: `operation = await begin(policy=...)`."""
+    """Start an operation with a live worker: `operation = await begin(policy=..., at_once=...)`."""
     station = Station()
 
-    async def started(policy: Policy = QUICK) -> Operation:
+    async def started(policy: Policy = QUICK, at_once: NodeWord | None = None) -> Operation:
+        if at_once is not None:
+            station.say_at_once(at_once)
         return await start(client, station, queue, policy)
 
     async with worker_of(client, station, queue):

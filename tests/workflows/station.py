@@ -47,8 +47,11 @@ class Station:
 
     def __init__(self) -> None:
         self.commands: asyncio.Queue[NodeTask] = asyncio.Queue()
+        self.asked: list[NodeTask] = []
+        """at once; `commands` are those that somebody stays attached to"""
         self.cancels: asyncio.Queue[CancelOrder] = asyncio.Queue()
         self._words: asyncio.Queue[NodeWord | Exception] = asyncio.Queue()
+        self._first_words: asyncio.Queue[NodeWord] = asyncio.Queue()
         self._cancel_words: asyncio.Queue[CancelWord] = asyncio.Queue()
         self.rows: list[Projection] = []
         self.database_is_up = True
@@ -57,6 +60,10 @@ class Station:
 
     def say(self, word: NodeWord | Exception) -> None:
         self._words.put_nowait(word)
+
+    def say_at_once(self, word: NodeWord) -> None:
+        """The node's first word, for who asks next; a station that was told nothing leaves it open."""
+        self._first_words.put_nowait(word)
 
     def say_to_cancel(self, word: CancelWord) -> None:
         self._cancel_words.put_nowait(word)
@@ -77,6 +84,11 @@ class Station:
     async def reached(self, state: State) -> Projection:
         await self.seen(lambda station: bool(station.rows) and station.rows[-1].state is state)
         return self.rows[-1]
+
+    @activity.defn(name=names.FIRST_WORD)
+    async def first_word(self, task: NodeTask) -> NodeWord:
+        self.asked.append(task)
+        return NodeWord() if self._first_words.empty() else self._first_words.get_nowait()
 
     @activity.defn(name=names.RUN_ON_NODE)
     async def run_on_node(self, task: NodeTask) -> NodeWord:
@@ -148,7 +160,7 @@ async def worker_of(client: Client, station: Station, queue: str) -> AsyncIterat
             client,
             task_queue=names.node_queue(queue),
             workflows=[BackendOperation],
-            activities=[station.run_on_node, *short],
+            activities=[station.first_word, station.run_on_node, *short],
         ),
     ):
         yield

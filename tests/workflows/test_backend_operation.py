@@ -8,7 +8,7 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from temporalio.exceptions import ApplicationError
 
 from contracts import temporal as names
-from contracts.messages import Outcome, Result
+from contracts.messages import Installed, Outcome, Result
 from contracts.temporal import CancelRequest, CancelWord, NodeBack, NodeWord, OutcomeReport
 from domain.operation import Reason, State
 from tests.workflows.conftest import Begin
@@ -31,6 +31,48 @@ async def test_an_install_that_the_node_finishes_succeeds(begin: Begin) -> None:
     assert operation.station.states == [State.RUNNING, State.SUCCEEDED]
     assert [row.seq for row in operation.station.rows] == [1, 2]
     assert operation.station.rows[-1].ended_at is not None
+
+
+async def test_what_the_node_finishes_at_once_needs_nobody_who_stays_attached(begin: Begin) -> None:
+    outcome = Outcome(op_id="op", result=Result.SUCCEEDED, changed=True, after=Installed(name="echo", version="2"))
+    operation = await begin(at_once=NodeWord(outcome=outcome, accepted=True))
+    assert (await operation.result()).detail == "2"
+    assert operation.station.states == [State.RUNNING, State.SUCCEEDED]
+    assert operation.station.commands.empty()
+
+
+async def test_what_has_begun_at_once_is_followed_with_the_same_fence(begin: Begin) -> None:
+    """Another fence would have a node try again what failed between the two."""
+    operation = await begin(at_once=NodeWord(accepted=True, fence=7))
+    await operation.station.reached(State.RUNNING)
+    task = await operation.station.commands.get()
+    assert (task.fence, task.on_node) == (7, True)
+    operation.station.say(NodeWord(accepted=True))
+    await operation.station.reached(State.STILL_INSTALLING)
+    assert (await operation.station.commands.get()).fence == 0, "a later attempt has a fence of its own"
+    operation.station.say(operation.succeeded())
+    assert (await operation.result()).state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [(NodeWord(away=True), Reason.NODE_AWAY), (NodeWord(held="freeze, by ada"), Reason.HELD)],
+    ids=["away", "held"],
+)
+async def test_a_first_word_may_be_that_it_has_to_wait(begin: Begin, word: NodeWord, reason: Reason) -> None:
+    operation = await begin(at_once=word)
+    waiting = await operation.station.reached(State.WAITING)
+    assert (waiting.reason, waiting.dispatched_at) == (reason, None)
+    assert operation.station.commands.empty()
+    await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
+    operation.station.say(operation.succeeded())
+    assert (await operation.result()).state is State.SUCCEEDED
+
+
+async def test_a_refusal_at_once_is_the_end(begin: Begin) -> None:
+    operation = await begin(at_once=NodeWord(refused="This node takes no archive without a sha256 digest."))
+    assert (await ends_red(operation)).type == Reason.REFUSED_BY_NODE
+    assert operation.station.commands.empty()
 
 
 async def test_a_no_op_is_not_told_as_a_change(begin: Begin) -> None:

@@ -19,8 +19,7 @@ async def ask_cancel(operation: Operation, *, op_id: str = "", force: bool = Fal
 
 async def test_what_never_reached_a_node_is_cancelled_at_once(begin: Begin) -> None:
     """S11."""
-    operation = await begin()
-    operation.station.say(NodeWord(away=True))
+    operation = await begin(at_once=NodeWord(away=True))
     await operation.station.reached(State.WAITING)
     await ask_cancel(operation)
     assert (await operation.result()).state is State.CANCELLED
@@ -134,13 +133,39 @@ async def test_a_localai_worker_cannot_be_interrupted_and_its_outcome_stands(beg
 
 
 async def test_a_cancel_sent_while_no_worker_lives_is_carried_out_by_the_next(client: Client, queue: str) -> None:
-    """S30, G3: a cancel outlives a restart, and what was cancelled does not come back."""
+    """S30, G3: a cancel outlives a restart, and what was cancelled does not come back.
+
+    A worker that died may have sent the command and told nobody, so the node is told all the same.
+    """
     station = Station()
     operation = await start(client, station, queue)
     await ask_cancel(operation)
+    station.say_to_cancel(CancelWord(stopped=True))
     async with worker_of(client, station, queue):
         assert (await operation.result()).state is State.CANCELLED
-    assert station.commands.empty(), "the node never heard of it"
+    assert (station.asked, station.commands.empty()) == ([], True), "the node got no command"
+    assert station.cancels.get_nowait().op_id == operation.op_id
+    assert station.states == [State.CANCELLING, State.CANCELLED]
+
+
+async def test_what_nobody_asked_a_node_that_is_away_is_cancelled_at_once(client: Client, queue: str) -> None:
+    station = Station()
+    operation = await start(client, station, queue)
+    await ask_cancel(operation)
+    station.say_to_cancel(CancelWord(away=True))
+    async with worker_of(client, station, queue):
+        assert (await operation.result()).state is State.CANCELLED
+
+
+async def test_what_a_worker_that_died_had_done_before_the_cancel_is_told(client: Client, queue: str) -> None:
+    station = Station()
+    operation = await start(client, station, queue)
+    await ask_cancel(operation)
+    outcome = Outcome(op_id=operation.op_id, result=Result.SUCCEEDED, changed=True)
+    station.say_to_cancel(CancelWord(outcome=outcome))
+    async with worker_of(client, station, queue):
+        result = await operation.result()
+    assert (result.state, "too late" in result.detail) == (State.SUCCEEDED, True)
 
 
 async def test_a_cancel_during_a_back_off_needs_no_node_that_has_ended_its_try(begin: Begin) -> None:

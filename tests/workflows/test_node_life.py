@@ -10,8 +10,7 @@ from tests.workflows.conftest import Begin
 
 async def test_what_waits_for_a_drained_node_ends_as_drained(begin: Begin) -> None:
     """S26."""
-    operation = await begin()
-    operation.station.say(NodeWord(away=True))
+    operation = await begin(at_once=NodeWord(away=True))
     await operation.station.reached(State.WAITING)
     request = CancelRequest(op_id=operation.op_id, by="ada", why=Reason.NODE_DRAINED, detail="new disks")
     await operation.handle.signal(names.SIGNAL_CANCEL, request)
