@@ -1,5 +1,6 @@
 """Unpacking archives that nobody vouches for. Blocking, so called in a thread; looks at `halt` all the time."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -25,6 +26,9 @@ else:
 _DAMAGED = (tarfile.ReadError, tarfile.HeaderError, *inflating.DAMAGED)
 _IMPOSSIBLE = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.EINVAL, errno.EILSEQ})
 """what the disk says to names that no tree can have; another try would not help"""
+_WORTH_HURRYING = 4 * BLOCK
+_HURRY_EVERY = 16
+"""blocks of the archive: the disk writes beside us, instead of all at the end"""
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
 OpenArchive = Callable[[], BufferedIOBase]
@@ -43,6 +47,9 @@ class Unpacker:
         self._disk = disk or Disk()
         self._copies: list[tuple[Path, Path]] = []
         self._is_first_layer = True
+        self._writing: Path | None = None
+        """the large file that is being unpacked"""
+        self._blocks = 0
 
     def unpack(self, open_archive: OpenArchive) -> None:
         """A .tar, .tar.gz or .tar.zst; `OperationFailed` when it is damaged or would leave the folder."""
@@ -67,7 +74,7 @@ class Unpacker:
 
     def _run(self, open_archive: OpenArchive, place: Callable[[tarfile.TarFile, tarfile.TarInfo], None]) -> None:
         try:
-            with open_archive() as file, unpacked(Watched(file, self._halt, self._tick)) as packed:
+            with open_archive() as file, unpacked(Watched(file, self._halt, self._moved)) as packed:
                 metered = Metered(packed)
                 with _opened(metered) as members:
                     for member in _each(members, metered):
@@ -128,7 +135,7 @@ class Unpacker:
         member = self._gate.straight(member)
         self._gate.admit(member)
         if not member.issym() and not member.islnk():
-            return members.extract(member, self._folder, filter="data")
+            return self._extract(members, member)
         try:
             return self._link(members, member)
         except OSError as error:
@@ -137,6 +144,23 @@ class Unpacker:
         path = self._folder / member.name
         start = path.parent if member.issym() else self._folder
         return self._copies.append((path, Path(os.path.normpath(start / member.linkname))))
+
+    def _extract(self, members: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        self._writing = self._folder / member.name if member.size >= _WORTH_HURRYING else None
+        members.extract(member, self._folder, filter="data")
+        self._hurry()
+        self._writing = None
+
+    def _moved(self) -> None:
+        self._tick()
+        self._blocks += 1
+        if self._blocks % _HURRY_EVERY == 0:
+            self._hurry()
+
+    def _hurry(self) -> None:
+        if self._writing is not None:
+            with contextlib.suppress(OSError):  # not there yet, or a disk that cannot: the sync at the end counts
+                self._disk.hurry(self._writing)
 
     def _link(self, members: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         path = self._folder / member.name

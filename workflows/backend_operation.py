@@ -98,7 +98,7 @@ class BackendOperation:
 
     async def _word_from_node(self) -> NodeWord | None:
         """Attach to the node's work until it says something; None when a cancel or the deadline comes first."""
-        if self._node.unasked:
+        if self._node.is_unasked:
             return await self._first_word()
         self._node.listen(on_node=self._ledger.state in ON_NODE)
         if not await self._something_happens():
@@ -262,8 +262,8 @@ class BackendOperation:
 
     async def _carry_out(self, request: CancelRequest) -> None:
         """Tell the node before we say that it stopped; the node's completion may win."""
-        unasked, self._node.unasked = self._node.unasked, False
-        if request.force or not (self._node.may_have_heard or unasked):
+        in_doubt = self._node.is_in_doubt
+        if request.force or not (self._node.may_have_heard or in_doubt):
             self._cancelled(request)
             return
         if self._ledger.state is not State.CANCELLING:
@@ -272,7 +272,7 @@ class BackendOperation:
         word = await self._tell_node(self._request.op_id)
         if word.outcome is not None:
             await self._conclude_late(word.outcome, request)
-        elif unasked:  # it has never begun, as far as anybody knows, and never will
+        elif in_doubt:  # it has never begun, as far as anybody knows, and never will
             self._cancelled(request)
         elif word.stopped:
             self._cancelled(request, f"node stopped after {word.stopped_after_s:.1f} s")

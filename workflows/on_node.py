@@ -22,12 +22,18 @@ class OnNode:
         self._listening: workflow.ActivityHandle[NodeWord] | None = None
         self._maybe = start.carried is not None and start.carried.dispatched_at is not None
         self._fence = 0
-        self.unasked = start.asks_at_once and start.carried is None and start.request.protocol is Protocol.NODESMITH
-        """as far as this run knows: a worker that died may have asked, and nobody has heard the answer"""
+        self.is_unasked = start.asks_at_once and start.carried is None and start.request.protocol is Protocol.NODESMITH
+        """the first word is still to be heard"""
+        self._word_is_missing = self.is_unasked
 
     @property
     def may_have_heard(self) -> bool:
         return self._maybe or self.is_attached
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Nobody has heard a word of it, but a worker that died may have asked."""
+        return self._word_is_missing and not self.may_have_heard
 
     @property
     def is_attached(self) -> bool:
@@ -39,8 +45,7 @@ class OnNode:
 
     async def first_word(self) -> NodeWord | None:
         """Heard where the run stands: what is quick on the node is over with it. None when we cannot know."""
-        self.unasked = False
-        self._maybe = True
+        self.is_unasked = False
         try:
             word: NodeWord = await workflow.execute_local_activity(
                 names.FIRST_WORD,
@@ -51,9 +56,12 @@ class OnNode:
             )
         except FailureError:  # a local activity fails with its cause, bare
             return None
+        if word == NodeWord():
+            return None
+        self._word_is_missing = False
         self._maybe = word.accepted or not (word.away or word.held)
         self._fence = word.fence
-        return None if word == NodeWord() else word
+        return word
 
     def listen(self, *, on_node: bool) -> None:
         """Have somebody attached to the node's work; `has_spoken` when there is something to read."""
@@ -69,6 +77,7 @@ class OnNode:
     async def read(self) -> NodeWord:
         """What was heard; nothing, if our worker died or stopped: the node goes on."""
         listening, self._listening, self._fence = self._listening, None, 0
+        self._word_is_missing = False
         was_there, self._maybe = self._maybe, True
         try:
             word = await listening if listening is not None else NodeWord()

@@ -229,6 +229,30 @@ def test_a_file_that_a_layer_replaces_does_not_change_its_hard_link(tmp_path):
     assert ((folder / "a").read_bytes(), (folder / "b").read_bytes()) == (b"new", b"old")
 
 
+# a disk that writes beside us ----------------------------------------------------------------------------------
+
+
+class Hurried(Disk):
+    def __init__(self, fault: OSError | None = None) -> None:
+        self.sizes: list[int] = []
+        self._fault = fault
+
+    def hurry(self, path: Path) -> None:
+        self.sizes.append(path.stat().st_size)
+        super().hurry(path)
+        if self._fault is not None:
+            raise self._fault
+
+
+@pytest.mark.parametrize("fault", [None, OSError(errno.EINVAL, "Invalid argument")], ids=["it can", "it cannot"])
+def test_the_disk_begins_with_a_large_file_before_it_is_whole(tmp_path, fault):
+    size = 40_000_000
+    disk = Hurried(fault)
+    folder = unpack(tmp_path, built(regular("small", b"s"), regular("large", os.urandom(size))), disk=disk)
+    assert (folder / "large").stat().st_size == size
+    assert 0 < disk.sizes[0] < size == disk.sizes[-1]
+
+
 # a disk without links -----------------------------------------------------------------------------------------
 
 

@@ -177,7 +177,7 @@ async def test_a_newer_request_replaces_one_that_never_reached_its_node(
     node = await join()
     station = Station()
     async with worker_of(client, station, runs.queue):
-        station.say(NodeWord(away=True))
+        station.say_at_once(NodeWord(away=True))
         first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
         await station.reached(State.WAITING)
         second = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="bob")
