@@ -308,6 +308,21 @@ async def test_what_is_over_at_once_is_the_first_word(scene: Scene) -> None:
     assert (word.outcome, word.accepted) == (scene.ended(), True)
 
 
+class InstantDesk(PlayedDesk):
+    """Is done before it answers."""
+
+    async def command(self, command: Command) -> CommandReply:
+        await self.reports.outcome(Outcome(op_id=command.op_id, fence=command.fence, result=Result.SUCCEEDED))
+        return await super().command(command)
+
+
+async def test_an_outcome_from_before_the_answer_is_the_first_word(nats_server: NatsForTests) -> None:
+    """S23: also here we listen before we send."""
+    async with scene_on(nats_server, desk_of=InstantDesk) as scene:
+        word = await scene.first_word().heard()
+    assert (word.outcome and word.outcome.result, word.accepted) == (Result.SUCCEEDED, True)
+
+
 @pytest.mark.parametrize("result", [None, Result.INTERRUPTED], ids=["it goes on", "it was interrupted"])
 async def test_what_has_begun_is_followed_by_somebody_else(scene: Scene, result: Result | None) -> None:
     asking = asyncio.create_task(scene.first_word().heard())

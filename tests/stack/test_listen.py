@@ -4,8 +4,7 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from tests.stack.commands import NODESMITH, Machine
 from tests.stack.namespace import OtherMachine, other_machine
+from tests.stack.waiting import until
 
 pytestmark = pytest.mark.private_stack
 
@@ -66,13 +66,6 @@ def asked(control: Machine, *arguments: str) -> dict[str, Any]:
 def status_of(control: Machine, name: str) -> str:
     nodes: list[dict[str, str]] = json.loads(control.run("nodes", "ls", "--json").stdout)
     return next((node["status"] for node in nodes if node["name"] == name), "")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def test_a_machine_in_another_namespace_joins_and_installs(control: Machine, joined: Path) -> None:

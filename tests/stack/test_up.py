@@ -11,8 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -27,6 +26,7 @@ from tests.conftest import NatsFactory
 from tests.servers import PostgresForTests
 from tests.stack.commands import NODESMITH, Machine
 from tests.stack.endings import assert_ends
+from tests.stack.waiting import until
 
 pytestmark = pytest.mark.private_stack
 
@@ -133,7 +133,7 @@ def test_a_killed_parent_takes_all_with_it_and_the_next_up_goes_on(machine: Mach
 def test_a_detached_start_that_is_ended_says_so(machine: Machine, number: signal.Signals, told: str):
     command = [NODESMITH, "up", "--detach", "--home", str(machine.folder), "--port-base", str(machine.base)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=machine.whole_environment()) as up:
-        _until(lambda: "postgres" in machine.pids())
+        until(lambda: "postgres" in machine.pids())
         os.kill(holder(machine.home.lock_file) or 0, number)
         assert up.stderr is not None
         assert told in up.stderr.read()
@@ -145,7 +145,7 @@ def test_a_child_that_dies_is_restarted(machine: Machine):
     before = machine.pids()
     os.kill(before["nats"], signal.SIGKILL)
     assert_ends(before["nats"])
-    _until(lambda: machine.pids().get("nats", before["nats"]) != before["nats"])
+    until(lambda: machine.pids().get("nats", before["nats"]) != before["nats"])
     restarts = {process["name"]: process["restarts"] for process in machine.status()["processes"]}
     assert restarts.pop("nats") == 1
     assert set(restarts.values()) == {0}
@@ -244,14 +244,6 @@ def nobodys_folder() -> Iterator[Path]:
     os.chown(folder, NOBODY, NOBODY)
     yield folder
     shutil.rmtree(folder)
-
-
-def _until(condition: Callable[[], bool], within: float = 30.0) -> None:
-    """For what another process writes down."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def _read_until(terminal: int, wanted: str | None) -> str:

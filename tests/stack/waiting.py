@@ -1,0 +1,11 @@
+"""For what another process does or writes down."""
+
+import time
+from collections.abc import Callable
+
+
+def until(condition: Callable[[], bool], within: float = 60.0) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
