@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -78,6 +79,12 @@ class Fleet:
     def live(self, node: str, family: str) -> Path:
         """Where the node serves that backend from."""
         return self.machine.folder / "agents" / node / "backends" / family / "current"
+
+    def standing(self, node: str, op_id: str) -> str:
+        """What the node has written down of an operation."""
+        journal = self.machine.folder / "agents" / node / "journal"
+        standing: str = json.loads((journal / f"{op_id}.json").read_text())["standing"]
+        return standing
 
     def noise_on_disk(self, node: str, family: str) -> str:
         return hashlib.sha256((self.live(node, family) / "noise").read_bytes()).hexdigest()

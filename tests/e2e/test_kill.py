@@ -77,6 +77,21 @@ async def test_a_cancel_sent_while_the_worker_is_dead_is_carried_out_when_it_is_
     assert not victim.live("agent-1", "cancelled-meanwhile").exists()
 
 
+async def test_a_worker_that_dies_with_the_first_word_on_its_lips_hides_nothing_from_a_cancel(
+    victim: Fleet, source: SlowSource
+) -> None:
+    """Nobody knows that the node was asked: it is told all the same, before anybody says that it stopped."""
+    source.bytes_per_second = MB / 20
+    op_id = await victim.accepted("agent-1", **offer(source, "asked-by-the-dead", package(6 * MB)))
+    await source.going.wait()
+    victim.kill("worker")
+    answer = await victim.http.post(f"/api/operations/{op_id}/cancel", json={})
+    assert answer.status_code == 200
+    operation = await victim.ended(op_id)
+    assert (operation["state"], victim.standing("agent-1", op_id)) == (State.CANCELLED, "cancelled")
+    assert not victim.live("agent-1", "asked-by-the-dead").exists()
+
+
 async def test_a_run_terminated_in_the_web_ui_ends_as_an_honest_row_and_the_node_stops(
     victim: Fleet, source: SlowSource
 ) -> None:
