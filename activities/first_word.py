@@ -4,7 +4,7 @@ import time
 
 from activities.following import read_answer
 from contracts.messages import Command, Outcome, Result
-from contracts.temporal import NodeTask, NodeWord
+from contracts.temporal import NodeWord
 from domain.errors import NoAnswer, NodeAway
 from services.ports import NodeLink, Reports
 
@@ -17,11 +17,11 @@ AT_ONCE_OF_MEMBERS_S = 1.5
 class FirstWord:
     """Sends the command and hears what comes of it at once; who follows on sends it again, with the same fence."""
 
-    def __init__(self, link: NodeLink, task: NodeTask, command: Command) -> None:
+    def __init__(self, link: NodeLink, node_id: str, command: Command, *, within: float) -> None:
         self._link = link
-        self._node_id = task.request.node_id
+        self._node_id = node_id
         self._command = command
-        self._until = time.monotonic() + (AT_ONCE_OF_MEMBERS_S if task.request.batch_id else AT_ONCE_S)
+        self._until = time.monotonic() + within
 
     async def heard(self) -> NodeWord:
         async with self._link.attach(self._node_id, self._command.op_id) as reports:

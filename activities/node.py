@@ -9,7 +9,7 @@ from functools import partial
 import structlog
 from temporalio import activity
 
-from activities.first_word import FirstWord
+from activities.first_word import AT_ONCE_OF_MEMBERS_S, AT_ONCE_S, FirstWord
 from activities.following import Following, Pace
 from activities.localai import LocalaiWorker
 from contracts import temporal as names
@@ -39,7 +39,8 @@ class NodeActivities:
         if (held := await self._held(task)) is not None:
             return held
         command = _command(task, fence=_scheduled(activity.info()))
-        return await FirstWord(self._link, task, command).heard()
+        within = AT_ONCE_OF_MEMBERS_S if task.request.batch_id else AT_ONCE_S
+        return await FirstWord(self._link, task.request.node_id, command, within=within).heard()
 
     @activity.defn(name=names.RUN_ON_NODE)
     async def run_on_node(self, task: NodeTask) -> NodeWord:

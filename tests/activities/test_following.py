@@ -86,8 +86,8 @@ class Scene:
     def following(self, policy: Policy = QUICK, *, kind: Kind = Kind.INSTALL, fence: int = 0) -> Following:
         return Following(self._link, self._task(policy, fence), self._command(kind), self._tell)
 
-    def first_word(self) -> FirstWord:
-        return FirstWord(self._link, self._task(QUICK), self._command())
+    def first_word(self, within: float = 10) -> FirstWord:
+        return FirstWord(self._link, self._node_id, self._command(), within=within)
 
     def _command(self, kind: Kind = Kind.INSTALL) -> Command:
         return Command(backend="echo", family="echo", op_id=self.op_id, fence=1, kind=kind)
@@ -325,7 +325,7 @@ async def test_an_outcome_from_before_the_answer_is_the_first_word(nats_server: 
 
 @pytest.mark.parametrize("result", [None, Result.INTERRUPTED], ids=["it goes on", "it was interrupted"])
 async def test_what_has_begun_is_followed_by_somebody_else(scene: Scene, result: Result | None) -> None:
-    asking = asyncio.create_task(scene.first_word().heard())
+    asking = asyncio.create_task(scene.first_word(within=2).heard())
     await scene.desk.commands.get()
     if result is not None:
         await scene.desk.reports.outcome(scene.ended(result))
@@ -339,7 +339,7 @@ async def test_a_node_that_nobody_serves_is_away_at_once(nats_server: NatsForTes
 
 async def test_a_node_that_does_not_answer_at_once_may_have_heard(nats_server: NatsForTests) -> None:
     async with scene_on(nats_server, desk_of=Deaf) as scene:
-        assert await scene.first_word().heard() == NodeWord()
+        assert await scene.first_word(within=0.5).heard() == NodeWord()
 
 
 async def test_an_operation_that_has_ended_is_not_done_again_by_a_first_word(scene: Scene) -> None:
