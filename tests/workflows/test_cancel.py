@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 
 from contracts import temporal as names
@@ -148,24 +149,24 @@ async def test_a_cancel_sent_while_no_worker_lives_is_carried_out_by_the_next(cl
     assert station.states == [State.CANCELLING, State.CANCELLED]
 
 
-async def test_what_nobody_asked_a_node_that_is_away_is_cancelled_at_once(client: Client, queue: str) -> None:
+@pytest.mark.parametrize(
+    ("word", "state", "said"),
+    [
+        (CancelWord(away=True), State.CANCELLED, "wrong shelf"),
+        (CancelWord(outcome=Outcome(op_id="op", result=Result.SUCCEEDED, changed=True)), State.SUCCEEDED, "too late"),
+    ],
+    ids=["it is away", "a worker that died had it done"],
+)
+async def test_before_any_word_of_the_node_what_it_says_to_the_cancel_counts(
+    client: Client, queue: str, word: CancelWord, state: State, said: str
+) -> None:
     station = Station()
     operation = await start(client, station, queue)
     await ask_cancel(operation)
-    station.say_to_cancel(CancelWord(away=True))
-    async with worker_of(client, station, queue):
-        assert (await operation.result()).state is State.CANCELLED
-
-
-async def test_what_a_worker_that_died_had_done_before_the_cancel_is_told(client: Client, queue: str) -> None:
-    station = Station()
-    operation = await start(client, station, queue)
-    await ask_cancel(operation)
-    outcome = Outcome(op_id=operation.op_id, result=Result.SUCCEEDED, changed=True)
-    station.say_to_cancel(CancelWord(outcome=outcome))
+    station.say_to_cancel(word)
     async with worker_of(client, station, queue):
         result = await operation.result()
-    assert (result.state, "too late" in result.detail) == (State.SUCCEEDED, True)
+    assert (result.state, said in result.detail) == (state, True)
 
 
 async def test_a_cancel_during_a_back_off_needs_no_node_that_has_ended_its_try(begin: Begin) -> None:
