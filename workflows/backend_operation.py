@@ -100,7 +100,7 @@ class BackendOperation:
         """Attach to the node's work until it says something; None when a cancel or the deadline comes first."""
         if self._node.is_unasked:
             return await self._first_word()
-        self._node.listen(on_node=self._ledger.state in ON_NODE)
+        self._listen()
         if not await self._something_happens():
             self._ask_cancel(CancelRequest(op_id=self._request.op_id, why=Reason.DEADLINE))
         if self._reported is not None:
@@ -119,6 +119,12 @@ class BackendOperation:
             await self._dispatched()
             return None
         return word
+
+    def _listen(self) -> None:
+        """A return of the node from before is heeded with this."""
+        if not self._node.is_attached:
+            self._node_heard = False
+            self._node.listen(on_node=self._ledger.state in ON_NODE)
 
     async def _something_happens(self) -> bool:
         """False when the deadline passes first."""
@@ -314,7 +320,7 @@ class BackendOperation:
     async def _until_node_can_be_told(self, request: CancelRequest, *, cannot: bool) -> None:
         """Node away, or a LocalAI worker that cannot be interrupted: wait for its word, its return, or force."""
         if cannot:
-            self._node.listen(on_node=self._ledger.state in ON_NODE)
+            self._listen()
 
         def woken() -> bool:
             forced = self._cancel is not None and self._cancel.force

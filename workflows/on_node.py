@@ -65,14 +65,13 @@ class OnNode:
 
     def listen(self, *, on_node: bool) -> None:
         """Have somebody attached to the node's work; `has_spoken` when there is something to read."""
-        if self._listening is None:
-            self._listening = workflow.start_activity(
-                names.RUN_ON_NODE,
-                self._task(on_node=on_node),
-                result_type=NodeWord,
-                summary=self._title(),
-                **options.run_on_node(self._policy),
-            )
+        self._listening = workflow.start_activity(
+            names.RUN_ON_NODE,
+            self._task(on_node=on_node),
+            result_type=NodeWord,
+            summary=self._title(),
+            **options.run_on_node(self._policy),
+        )
 
     async def read(self) -> NodeWord:
         """What was heard; nothing, if our worker died or stopped: the node goes on."""

@@ -69,6 +69,19 @@ async def test_a_first_word_may_be_that_it_has_to_wait(begin: Begin, word: NodeW
     assert (await operation.result()).state is State.SUCCEEDED
 
 
+async def test_one_return_of_the_node_is_one_look_at_it(begin: Begin) -> None:
+    """A return that was heeded is over: who has to wait again waits, and does not ask without end."""
+    operation = await begin(at_once=NodeWord(away=True))
+    await operation.station.reached(State.WAITING)
+    await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
+    await operation.station.commands.get()
+    operation.station.say(NodeWord(held="freeze, by ada"))
+    await operation.station.seen(lambda station: station.rows[-1].reason is Reason.HELD)
+    await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
+    assert (await operation.result()).state is State.CANCELLED
+    assert operation.station.commands.empty()
+
+
 async def test_a_refusal_at_once_is_the_end(begin: Begin) -> None:
     operation = await begin(at_once=NodeWord(refused="This node takes no archive without a sha256 digest."))
     assert (await ends_red(operation)).type == Reason.REFUSED_BY_NODE
