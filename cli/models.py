@@ -10,7 +10,7 @@ from cli.grouped import Link, grouped
 from cli.options import OnNode, Reason
 from cli.render import Column, print_json, show_list
 from contracts.http import Message
-from contracts.models_http import ModelBody, ModelStopBody, ModelStopView, NodeModel
+from contracts.models_http import ModelBody, ModelStopBody, ModelStopView, NodeModel, Unloading, UnloadView
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Model, as `models ls` names it.", show_default=False)]
 
@@ -62,10 +62,41 @@ def stop(
     print_json(stopped) if link.as_json else typer.echo(f"{stopped.message}.")
 
 
-def unload(name: Name, *, on: OnNode, reason: Reason = None, link: Link) -> None:
-    """Free what a model holds on a node, all its replicas; its files stay."""
+def unload(
+    name: Name,
+    *,
+    on: Annotated[
+        str | None, typer.Option("--on", metavar="NODE", help="Name or id of the node.", show_default=False)
+    ] = None,
+    everywhere: Annotated[bool, typer.Option("--all", help="On every node that has it.")] = False,
+    reason: Reason = None,
+    link: Link,
+) -> None:
+    """Free what a model holds on a node, or with --all on every node that has it; its files stay.
+
+    With --all, a node that fails is named and the others go on; the exit code is 1 then.
+    """
+    if bool(on) == everywhere:
+        raise typer.BadParameter("Say where: --on NODE or --all, and only one of them.")
     body = ModelBody.model_construct(model_name=name, reason=reason or "")
-    _order(link, f"/api/nodes/{segment(on)}/models/unload", body, f"{name} is unloaded on {on}.")
+    if on:
+        _order(link, f"/api/nodes/{segment(on)}/models/unload", body, f"{name} is unloaded on {on}.")
+    else:
+        _unload_everywhere(link, body)
+
+
+def _unload_everywhere(link: Link, body: ModelBody) -> None:
+    with link.api() as api:
+        done = read(UnloadView, api.post("/api/models/unload", body))
+    failed = [node for node in done.nodes if node.result in (Unloading.FAILED, Unloading.UNKNOWN)]
+    if link.as_json:
+        print_json(done)
+    else:
+        typer.echo(done.message)
+        for node in failed:
+            typer.echo(f"{node.node_name}: {node.warning}", err=True)
+    if failed:
+        raise typer.Exit(1)
 
 
 def remove(name: Name, *, on: OnNode, reason: Reason = None, link: Link) -> None:

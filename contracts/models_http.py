@@ -1,10 +1,12 @@
 """HTTP shapes of what runs on a node: its models, and what its backends write."""
 
 from datetime import datetime
+from enum import auto
 
 from pydantic import Field
 
 from contracts.http import Message, Shape
+from domain.wire import WireEnum
 
 MOST_LINES = 2000
 LONGEST_WAIT_S = 25.0
@@ -35,7 +37,7 @@ class NodeModel(Shape):
 
 
 class ModelBody(Shape):
-    """`POST /api/nodes/{id}/models/unload` and `/delete`: LocalAI's key."""
+    """`POST /api/nodes/{id}/models/unload` and `/delete`, `POST /api/models/unload`: LocalAI's key."""
 
     model_name: str = Field(min_length=1, max_length=255)
     reason: str = Field(default="", max_length=500)
@@ -52,6 +54,39 @@ class ModelStopBody(ModelBody):
 class ModelStopView(Message):
     process_key: str
     was_running: bool
+
+
+class Unloading(WireEnum):
+    """What became of a model on a node."""
+
+    UNLOADED = auto()
+    FAILED = auto()
+    """it runs there, and was not freed"""
+    AWAY = auto()
+    """nobody is there to ask"""
+    UNKNOWN = auto()
+    """the node did not say what runs there"""
+
+
+class UnloadedNode(Shape):
+    """A node that has a model, or could have it."""
+
+    node_id: str
+    node_name: str
+    result: Unloading
+    replicas: int = 0
+    """that were freed"""
+    warning: str = ""
+
+
+class UnloadView(Message):
+    """`POST /api/models/unload`; nodes that do not have the model are left out."""
+
+    model_name: str
+    nodes: list[UnloadedNode]
+
+    def named(self, *results: Unloading) -> list[str]:
+        return [node.node_name for node in self.nodes if node.result in results]
 
 
 class LogsPage(Shape):

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
+import structlog
+
 from contracts.http import Message
 from contracts.messages import (
     LogsQuestion,
@@ -17,12 +19,30 @@ from contracts.messages import (
     RunningModels,
     StopBackend,
 )
-from contracts.models_http import LogsPage, ModelStopBody, ModelStopView, NodeModel
+from contracts.models_http import (
+    LogsPage,
+    ModelStopBody,
+    ModelStopView,
+    NodeModel,
+    UnloadedNode,
+    Unloading,
+    UnloadView,
+)
 from contracts.node_http import NodeView
-from domain.errors import NoAnswer, NodeAway, NodeCannot, NodeNotForBackends, NodesmithError, UnknownBackend
+from domain.errors import (
+    NoAnswer,
+    NodeAway,
+    NodeCannot,
+    NodeNotForBackends,
+    NodesmithError,
+    ServiceUnavailable,
+    UnknownBackend,
+)
 from domain.node import NodeStatus, NodeType
 from domain.node import Protocol as Speech
 from services.ports import BackendProcesses
+
+log = structlog.stdlib.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -66,25 +86,36 @@ class NodeModels:
 
     async def everywhere(self, nodes: Iterable[NodeView]) -> list[NodeModel]:
         """On all healthy nodes; one that does not answer is left out."""
-        slots = asyncio.Semaphore(_AT_ONCE)
-
-        async def look(node: NodeView) -> list[NodeModel]:
-            async with slots:
-                return await self.glanced(node)
-
-        found = await asyncio.gather(*(look(node) for node in nodes if node.status is NodeStatus.HEALTHY))
+        found = await _side_by_side(self.glanced, (node for node in nodes if node.status is NodeStatus.HEALTHY))
         return [model for models in found for model in models]
 
     async def unload(self, node: NodeView, name: str) -> Message:
         """Free what a model holds, all its replicas. What does not run is unloaded already."""
-        for model in await self._named(node, name):
-            # Without an address a LocalAI worker frees whatever it finds first.
-            question = ModelQuestion(model_name=name, address=model.address)
-            reply = await self._asked(node, self.processes.unload(node.id, question, within=THOROUGH_S))
-            _refuse(node, reply.error if not reply.success else "")
-        if node.protocol is Speech.LOCALAI:  # its process lives on, empty
-            await self.backends.stop_backend(node.id, StopBackend(backend=name))
+        await self._free(node, name, await self._named(node, name))
         return Message(message="model unloaded")
+
+    async def unload_everywhere(self, nodes: Iterable[NodeView], name: str) -> UnloadView:
+        """On every node that has it. One that fails is named and keeps it; where nobody has it, all is done."""
+
+        async def unload(node: NodeView) -> UnloadedNode | None:
+            told = UnloadedNode(node_id=node.id, node_name=node.name, result=Unloading.UNLOADED)
+            try:
+                held = await self._named(node, name, within=GLANCE_S)
+            except NodesmithError as error:
+                result = Unloading.AWAY if isinstance(error, NodeAway) else Unloading.UNKNOWN
+                return _not_unloaded(told, result, error)
+            if not held:
+                return None
+            try:
+                await self._free(node, name, held)
+            except NodesmithError as error:
+                return _not_unloaded(told, Unloading.FAILED, error)
+            return told.model_copy(update={"replicas": len(held)})
+
+        asked = (node for node in nodes if node.node_type is NodeType.BACKEND and node.status is not NodeStatus.PENDING)
+        told = sorted(filter(None, await _side_by_side(unload, asked)), key=lambda each: each.node_name)
+        view = UnloadView(message="", model_name=name, nodes=told)
+        return view.model_copy(update={"message": _said(view)})
 
     async def stop(self, node: NodeView, body: ModelStopBody) -> ModelStopView:
         """End one process, and wait for its end."""
@@ -136,9 +167,24 @@ class NodeModels:
         _refuse(node, answer.error)
         return answer.models
 
-    async def _named(self, node: NodeView, name: str) -> list[RunningModel]:
+    async def _named(self, node: NodeView, name: str, within: float = QUICK_S) -> list[RunningModel]:
         _refuse_other_types(node)
-        return [model for model in await self._models(node) if model.model_id == name]
+        return [model for model in await self._models(node, within) if model.model_id == name]
+
+    async def _free(self, node: NodeView, name: str, held: Sequence[RunningModel]) -> None:
+        """All of them side by side: each may take seconds to end."""
+
+        async def free(model: RunningModel) -> ModelReply:
+            # Without an address a LocalAI worker frees whatever it finds first.
+            question = ModelQuestion(model_name=name, address=model.address)
+            return await self._asked(node, self.processes.unload(node.id, question, within=THOROUGH_S))
+
+        for reply in await asyncio.gather(*map(free, held)):
+            _refuse(node, reply.error if not reply.success else "")
+        # the process of a LocalAI worker lives on, empty
+        order = StopBackend(backend=name)
+        if node.protocol is Speech.LOCALAI and not await self.backends.stop_backend(node.id, order):
+            raise ServiceUnavailable(f"NATS does not answer: {name} is empty on node {node.name}, and runs on.")
 
     async def _asked(self, node: NodeView, asking: Awaitable[T]) -> T:
         """The bus knows ids; people know names."""
@@ -148,6 +194,42 @@ class NodeModels:
             raise NodeAway(f"Nobody answers at node {node.name}, which is {node.status}.", node=node.name) from away
         except NoAnswer as silent:
             raise NoAnswer(f"Node {node.name} did not answer in time.", node=node.name) from silent
+
+
+async def _side_by_side(ask: Callable[[NodeView], Awaitable[T]], nodes: Iterable[NodeView]) -> list[T]:
+    """Of a whole fleet, so many at once."""
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def asked(node: NodeView) -> T:
+        async with slots:
+            return await ask(node)
+
+    return await asyncio.gather(*map(asked, nodes))
+
+
+def _not_unloaded(told: UnloadedNode, result: Unloading, error: NodesmithError) -> UnloadedNode:
+    if result is not Unloading.AWAY:
+        log.warning("model.not_unloaded", node=told.node_name, result=result, error=error.message)
+    return told.model_copy(update={"result": result, "warning": error.message})
+
+
+def _said(view: UnloadView) -> str:
+    """What became of it, for people."""
+    done, kept = view.named(Unloading.UNLOADED), view.named(Unloading.FAILED, Unloading.UNKNOWN)
+    away = len(view.named(Unloading.AWAY))
+    said = f"unloaded on {_nodes(len(done))}" if done else "not unloaded" if kept else ""
+    sentences = [
+        f"{view.model_name} is {said}." if said else f"Nothing to do: {view.model_name} runs on no node that answers."
+    ]
+    if kept:
+        sentences.append(f"{len(kept)} may still have it: {', '.join(kept)}.")
+    if away:
+        sentences.append(f"{_nodes(away)} could not be asked: nobody answers there.")
+    return " ".join(sentences)
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' if count != 1 else ''}"
 
 
 def _refuse(node: NodeView, error: str) -> None:

@@ -79,6 +79,22 @@ BREAKS = (
         "if True:",
     ),
     Break(
+        rules("S42"),
+        "one node that fails ends the whole request",
+        "services/models.py",
+        "return _not_unloaded(told, Unloading.FAILED, error)",
+        "raise",
+        only="test_a_model_is_unloaded_on_every_node_that_has_it_and_a_node_that_fails_is_named",
+    ),
+    Break(
+        rules("S42"),
+        "what runs nowhere cannot be unloaded",
+        "services/models.py",
+        "            if not held:\n                return None",
+        "            if not held:\n                return _not_unloaded(told, Unloading.FAILED, NodesmithError())",
+        only="test_a_model_that_runs_nowhere_is_unloaded_already",
+    ),
+    Break(
         rules("S43"),
         "only a stop with a name is understood",
         "bus/commands.py",

@@ -49,7 +49,7 @@ RULES = {
     "S39": "a timeout is recognised as one, whatever its shape",
     "S40": "progress is heard when there is some; a silent worker is fine",
     "S41": "malformed and stale progress is dropped; a slow reader stalls nobody",
-    "S42": "unload of a model on every node that holds it",
+    "S42": "a model is unloaded on every node that has it; who fails is skipped, and named",
     "S43": "stop is fire-and-forget, of one or of everything",
     "S44": "bounds of the direct requests",
     "S45": "superseded by design 5: the workflow attaches again instead of pushing a retry",
@@ -106,7 +106,6 @@ NOT_SHOWN = {
     "S32": "part of the console",
     "S33": "part of the console",
     "S34": "a way to work, not a behaviour",
-    "S42": "a model is unloaded on one node at a time; models spread over nodes are not part of Nodesmith yet",
     "S50": "a list of names, no behaviour",
 }
 

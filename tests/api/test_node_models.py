@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import Any
 
@@ -65,6 +66,26 @@ class ModelsDesk(Desk):
         self.stopped.append(command.backend)
 
 
+class ObstinateDesk(ModelsDesk):
+    """Has the model, frees nothing; what it is asked first decides how it fails."""
+
+    def __init__(self, *, says_what_runs: bool = True) -> None:
+        super().__init__()
+        self.refusal = "It does not end."
+        self._says_what_runs = says_what_runs
+
+    async def running(self) -> RunningModels:
+        return await super().running() if self._says_what_runs else RunningModels(error="The disk is gone.")
+
+
+class WorkingDesk(ModelsDesk):
+    """What is unloaded does not run any more."""
+
+    async def running(self) -> RunningModels:
+        gone = {question.address for what, question in self.asked if what == "unload"}
+        return RunningModels(models=[each for each in (await super().running()).models if each.address not in gone])
+
+
 @pytest.fixture(scope="module")
 async def node(api: Api) -> dict[str, Any]:
     return await api.approved_node()
@@ -126,6 +147,54 @@ async def test_every_replica_is_unloaded_by_its_own_address(api: Api, node: dict
     assert entries[-1]["after"] == {"model_name": "llama"}
 
 
+async def test_a_model_is_unloaded_on_every_node_that_has_it_and_a_node_that_fails_is_named(api: Api) -> None:
+    """S42: every replica of it goes, a node that fails is skipped and keeps what it has. Superseded where a node can
+    answer: it is asked and not only told, so that what is said of it is true."""
+    holder, worker, stubborn, broken, other, away = [
+        await api.approved_node(**said) for said in ({}, {"protocol": 1, "address": "10.0.0.9:50051"}, {}, {}, {}, {})
+    ]
+    emptied = WorkingDesk()
+    desks = [WorkingDesk(), emptied, ObstinateDesk(), ObstinateDesk(says_what_runs=False), Desk()]
+    async with AsyncExitStack() as links:
+        for node, desk in zip((holder, worker, stubborn, broken, other), desks, strict=True):
+            await links.enter_async_context(on_the_bus(node, desk))
+        body = {"model_name": "llama", "reason": "memory is short"}
+        answer = await api.http.post("/api/models/unload", json=body)
+        assert answer.status_code == 200, answer.text
+        told = {each["node_id"]: each for each in answer.json()["nodes"]}
+        assert [(told[node["id"]]["result"], told[node["id"]]["replicas"]) for node in (holder, worker)] == [
+            ("unloaded", 2),
+            ("unloaded", 2),
+        ]
+        assert (told[stubborn["id"]]["result"], told[stubborn["id"]]["replicas"]) == ("failed", 0)
+        assert told[stubborn["id"]]["warning"] == f"Node {stubborn['name']}: It does not end."
+        assert (told[broken["id"]]["result"], told[away["id"]]["result"]) == ("unknown", "away")
+        assert "The disk is gone." in told[broken["id"]]["warning"]
+        assert other["id"] not in told, "it never had it"
+        kept = sorted([stubborn["name"], broken["name"]])
+        assert f"llama is unloaded on 2 nodes. 2 may still have it: {kept[0]}, {kept[1]}." in answer.json()["message"]
+        await until(lambda: asyncio.sleep(0, emptied.stopped), lambda stopped: stopped == ["llama"])
+        left = {
+            node["id"]: [each["model_name"] for each in (await api.http.get(f"/api/nodes/{node['id']}/models")).json()]
+            for node in (holder, stubborn)
+        }
+        assert left == {holder["id"]: ["echo"], stubborn["id"]: ["llama", "llama", "echo"]}
+    [entry] = (await api.http.get("/api/audit", params={"action": "models.unload"})).json()["entries"]
+    assert (entry["target"], entry["reason"]) == ("llama", "memory is short")
+    assert entry["after"]["unloaded"] == sorted([holder["name"], worker["name"]])
+    assert entry["after"]["failed"] == [stubborn["name"]]
+
+
+@pytest.mark.usefixtures("desk")
+async def test_a_model_that_runs_nowhere_is_unloaded_already(api: Api, node: dict[str, Any]) -> None:
+    """S42: no node is a success, and nobody is told anything."""
+    answer = await api.http.post("/api/models/unload", json={"model_name": "nobody has it"})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["message"].startswith("Nothing to do: nobody has it runs on no node that answers.")
+    assert node["id"] not in {each["node_id"] for each in answer.json()["nodes"]}
+    assert {each["result"] for each in answer.json()["nodes"]} <= {"away"}
+
+
 async def test_one_process_is_stopped_where_the_node_says_it_is(
     api: Api, node: dict[str, Any], desk: ModelsDesk
 ) -> None:
@@ -162,9 +231,11 @@ async def test_what_the_node_refuses_is_told_in_its_words(
     assert answer.json()["error"]["type"] == "node_error"
 
 
-@pytest.mark.parametrize("order", ["unload", "stop", "delete"])
-async def test_a_model_has_a_name(api: Api, node: dict[str, Any], order: str) -> None:
-    answer = await api.http.post(f"/api/nodes/{node['id']}/models/{order}", json={"model_name": ""})
+@pytest.mark.parametrize(
+    "path", ["nodes/{id}/models/unload", "nodes/{id}/models/stop", "nodes/{id}/models/delete", "models/unload"]
+)
+async def test_a_model_has_a_name(api: Api, node: dict[str, Any], path: str) -> None:
+    answer = await api.http.post(f"/api/{path.format(id=node['id'])}", json={"model_name": ""})
     assert (answer.status_code, answer.json()["field"]) == (400, "model_name")
 
 

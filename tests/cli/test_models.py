@@ -93,6 +93,22 @@ def test_an_order_names_its_node_and_says_why(
     assert nodesmith(api, *command.split()).exit_code == 2, "a node has to be named"
 
 
+@pytest.mark.parametrize(("result", "code"), [("unloaded", 0), ("away", 0), ("failed", 1), ("unknown", 1)])
+def test_a_model_is_unloaded_everywhere_and_who_may_still_have_it_is_named(
+    api: ScriptedApi, result: str, code: int
+) -> None:
+    node = {"node_id": "n", "node_name": "agent-1", "result": result, "warning": "It does not end."}
+    api.on("/api/models/unload", as_json({"message": "Said.", "model_name": "llama", "nodes": [node]}))
+    shown = nodesmith(api, "models", "unload", "llama", "--all", "--reason", "memory")
+    assert (shown.exit_code, shown.stdout) == (code, "Said.\n")
+    assert shown.stderr == ("agent-1: It does not end.\n" if code else "")
+    assert sent(api) == ("POST", "/api/models/unload", {"model_name": "llama", "reason": "memory"})
+    told = nodesmith(api, "models", "unload", "llama", "--all", "--json")
+    assert (told.exit_code, json.loads(told.stdout)["nodes"][0]["result"]) == (code, result)
+    both = nodesmith(api, "models", "unload", "llama", "--all", "--on", "a/b")
+    assert (both.exit_code, len(api.asked)) == (2, 2)
+
+
 def page(*lines: str, cursor: int) -> dict[str, object]:
     return {"node_name": "a/b", "key": "echo#0", "lines": lines, "cursor": cursor}
 
