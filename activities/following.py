@@ -8,7 +8,7 @@ import structlog
 
 from contracts.messages import Answer, Command, CommandReply, OpStanding, Outcome, Progress, Result
 from contracts.temporal import NodeTask, NodeWord
-from domain.errors import NoAnswer, NodeAway, ServiceUnavailable
+from domain.errors import LinkDown, NoAnswer, NodeAway, NodesmithError, ServiceUnavailable
 from domain.operation import Phase
 from services.ports import NodeLink, Reports
 
@@ -60,6 +60,8 @@ class Following:
         self._heard = self._began
         self._insisting = False
         """nobody answered the last question: the next one follows soon"""
+        self._link_is_down = False
+        """the last question was never asked"""
         self._phase = Phase.RESOLVING
         self._told: tuple[Phase, float] | None = (self._phase, self._began) if task.fence else None
         """a command that is followed on is known to have begun"""
@@ -81,8 +83,8 @@ class Following:
             )
         except NodeAway:
             return NodeWord(away=True, accepted=self._is_accepted())
-        except NoAnswer:
-            self._insisting = True
+        except NoAnswer as silence:
+            self._insist(silence)
             return None
         return self._read_answer(reply)
 
@@ -115,7 +117,7 @@ class Following:
     async def _again(self) -> NodeWord | None:
         """The agent stopped in the middle and begins nothing by itself: send it again as soon as it is there."""
         word = await self._send()
-        return self._unheard() if word is not None and word.away else word
+        return self._unheard(NodeAway()) if word is not None and word.away else word
 
     def _first_news_due(self) -> bool:
         return self._is_accepted() and self._told is None
@@ -133,8 +135,8 @@ class Following:
     async def _ask(self) -> NodeWord | None:
         try:
             reply = await self._link.ask(self._node_id, self._command.op_id, within=ASK_ANSWER_S)
-        except (NodeAway, NoAnswer):
-            return self._unheard()
+        except (NodeAway, NoAnswer) as silence:
+            return self._unheard(silence)
         self._hear()
         match reply.standing:
             case OpStanding.RUNNING:
@@ -147,12 +149,16 @@ class Following:
             case _:  # it knows nothing of it, or was interrupted: the command is safe to repeat
                 return await self._send()
 
-    def _unheard(self) -> NodeWord | None:
-        """A bus that restarts looks like a node that is away, so we insist for a while."""
+    def _unheard(self, silence: NodesmithError) -> NodeWord | None:
+        """A node or a bus that restarts is back soon, so we insist for a while."""
+        self._insist(silence)
         if time.monotonic() - self._heard > self._policy.silence.total_seconds():
-            return NodeWord(away=True, accepted=self._is_accepted())
-        self._insisting = True
+            return NodeWord(away=True, link_down=self._link_is_down, accepted=self._is_accepted())
         return None
+
+    def _insist(self, silence: NodesmithError) -> None:
+        self._insisting = True
+        self._link_is_down = isinstance(silence, LinkDown)
 
     def _hear(self) -> None:
         self._heard = time.monotonic()

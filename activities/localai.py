@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from contracts.messages import Command, CommandReply, Installed, Outcome, Progress, Result
 from contracts.temporal import NodeTask, NodeWord
-from domain.errors import NoAnswer, NodeAway, ServiceUnavailable
+from domain.errors import LinkDown, NoAnswer, NodeAway, ServiceUnavailable
 from domain.identity import family_of
 from domain.operation import Kind, Phase, Reason
 from services.ports import NodeLink, Reports
@@ -40,6 +40,8 @@ class LocalaiWorker:
                 return await self._request()
             except NodeAway:
                 return NodeWord(away=True)
+            except LinkDown:
+                return NodeWord(away=True, link_down=True)
             except NoAnswer:
                 return NodeWord(accepted=True)
             finally:

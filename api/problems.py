@@ -61,6 +61,7 @@ STATUS: dict[type[NodesmithError], int] = {
     errors.ServiceUnavailable: 503,
     errors.NodeAway: 503,
     errors.NoAnswer: 504,
+    errors.LinkDown: 503,
 }
 """The one table from a domain error to a status; an error without a row fails a test."""
 

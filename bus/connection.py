@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import random
 import ssl
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from nats.aio.msg import Msg
 from bus.credentials import CredentialIssuer
 from bus.nkeys import KeyPair
 from contracts import subjects
-from domain.errors import NoAnswer, NodeAway
+from domain.errors import LinkDown, NoAnswer, NodeAway
 from domain.node import NatsCredential
 
 log = structlog.stdlib.get_logger(__name__)
@@ -33,6 +34,10 @@ _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
 _CANCEL_AGAIN = 0.5
 _SETTLE_S = 5
+LINK_WAIT_S = 5.0
+"""a question waits so long for our own link: a restart of NATS is shorter"""
+NODES_RETURN_S = _LONGEST_WAIT + 3.0
+"""when our link is back, nodes are so much later at most"""
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class Bus:
         self._subscriptions: list[_Subscription] = []
         self._in_flight: set[asyncio.Task[Msg]] = set()
         self._on_reconnect: list[Callable[[], None]] = []
+        self._back_at: float | None = None
         self.refused = asyncio.Event()
         """the server does not take our credential (any more)"""
         self.refusals: deque[str] = deque(maxlen=100)
@@ -115,7 +121,8 @@ class Bus:
     async def wait_up(self, within: float | None = None) -> bool:
         """Wait for the link; False when it is still down after `within` seconds."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._up.wait(), within)
+            async with asyncio.timeout(within):
+                await self._up.wait()
         return self.is_up
 
     def on_reconnect(self, listener: Callable[[], None]) -> None:
@@ -147,15 +154,23 @@ class Bus:
         return True
 
     async def request(self, subject: str, payload: bytes, *, within: float) -> bytes:
-        """Ask and wait. `NodeAway`: nobody listens. `NoAnswer`: too slow, or our own link was lost meanwhile."""
+        """Ask and wait. `NodeAway`: nobody listens. `NoAnswer`: too slow, or our own link was lost meanwhile.
+
+        `LinkDown`: we have no link, or have it again and the nodes may not yet.
+        """
+        until = asyncio.get_running_loop().time() + within
+        if not await self.wait_up(min(within, LINK_WAIT_S)):
+            raise LinkDown(server="nats")
         try:
-            async with asyncio.timeout(within):
-                await self._up.wait()
+            async with asyncio.timeout_at(until):
                 return await self._ask(subject, payload, within)
         except nats.errors.NoRespondersError:
-            raise NodeAway(subject=subject) from None
+            raise (LinkDown(server="nats") if self._is_just_back() else NodeAway(subject=subject)) from None
         except (TimeoutError, nats.errors.Error) as error:
             raise NoAnswer(subject=subject) from error
+
+    def _is_just_back(self) -> bool:
+        return self._back_at is not None and time.monotonic() - self._back_at < NODES_RETURN_S
 
     async def settle(self) -> None:
         """Return once the server has taken in all that was said before.
@@ -232,6 +247,7 @@ class Bus:
 
     def _go_up(self, *, again: bool) -> None:
         self._up.set()
+        self._back_at = time.monotonic() if again else None
         self.refused.clear()
         log.info("nats.up", link=self._name, again=again)
         for listener in self._on_reconnect if again else ():

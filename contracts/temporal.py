@@ -227,6 +227,8 @@ class NodeWord(Payload):
     """the node's own report: the only way to succeed or fail"""
     away: bool = False
     """nobody answers at the node"""
+    link_down: bool = False
+    """away, but it is NATS that does not answer: nothing is known of the node"""
     accepted: bool = False
     """the node has begun (also when we then lost sight of it)"""
     refused: str = ""

@@ -13,6 +13,9 @@ class Words:
 
 REASONS: dict[Reason, Words] = {
     Reason.NODE_AWAY: Words("the node does not answer", "It goes on by itself when the node is back."),
+    Reason.NATS_DOWN: Words(
+        "NATS does not answer, so nobody can ask the node", "It goes on by itself when NATS is back."
+    ),
     Reason.BACK_OFF: Words("the last attempt failed; the next one follows", "Wait, or cancel the operation."),
     Reason.NODE_BUSY: Words("the node works on another operation of this backend", "It goes on by itself."),
     Reason.SOURCE_DOWN: Words("the source of the artifact does not deliver", "Check the source; it is asked again."),

@@ -254,3 +254,9 @@ class NoAnswer(NodesmithError):
     """The node did not answer in time: it may have done what was asked."""
 
     code = "no_answer"
+
+
+class LinkDown(NoAnswer):
+    """NATS does not answer: nothing was delivered, and nothing is known of the node."""
+
+    code = "unavailable"

@@ -30,6 +30,7 @@ from contracts.models_http import (
 )
 from contracts.node_http import NodeView
 from domain.errors import (
+    LinkDown,
     NoAnswer,
     NodeAway,
     NodeCannot,
@@ -80,13 +81,13 @@ class NodeModels:
     async def glanced(self, node: NodeView) -> list[NodeModel]:
         """The same, for who would rather know nothing than wait."""
         try:
-            return await self.running(node, within=GLANCE_S)
-        except NodesmithError:
+            return await self._glance(node)
+        except LinkDown:
             return []
 
     async def everywhere(self, nodes: Iterable[NodeView]) -> list[NodeModel]:
         """On all healthy nodes; one that does not answer is left out."""
-        found = await _side_by_side(self.glanced, (node for node in nodes if node.status is NodeStatus.HEALTHY))
+        found = await _side_by_side(self._glance, (node for node in nodes if node.status is NodeStatus.HEALTHY))
         return [model for models in found for model in models]
 
     async def unload(self, node: NodeView, name: str) -> Message:
@@ -101,6 +102,8 @@ class NodeModels:
             told = UnloadedNode(node_id=node.id, node_name=node.name, result=Unloading.UNLOADED)
             try:
                 held = await self._named(node, name, within=GLANCE_S)
+            except LinkDown:
+                raise
             except NodesmithError as error:
                 result = Unloading.AWAY if isinstance(error, NodeAway) else Unloading.UNKNOWN
                 return _not_unloaded(told, result, error)
@@ -162,6 +165,15 @@ class NodeModels:
             )
         return await self._asked(node, self.processes.logs(node.id, question, within=question.wait_s + QUICK_S))
 
+    async def _glance(self, node: NodeView) -> list[NodeModel]:
+        """Without NATS nobody can say anything of any node: that is told, and not an empty list."""
+        try:
+            return await self.running(node, within=GLANCE_S)
+        except LinkDown:
+            raise
+        except NodesmithError:
+            return []
+
     async def _models(self, node: NodeView, within: float = QUICK_S) -> Sequence[RunningModel]:
         answer = await self._asked(node, self.processes.running(node.id, within=within))
         _refuse(node, answer.error)
@@ -192,6 +204,8 @@ class NodeModels:
             return await asking
         except NodeAway as away:
             raise NodeAway(f"Nobody answers at node {node.name}, which is {node.status}.", node=node.name) from away
+        except LinkDown:
+            raise
         except NoAnswer as silent:
             raise NoAnswer(f"Node {node.name} did not answer in time.", node=node.name) from silent
 

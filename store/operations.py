@@ -138,7 +138,9 @@ class OperationTable:
 
     async def waiting_for(self, node_ids: Sequence[str]) -> Sequence[OperationView]:
         """What goes on once one of these nodes is heard: waits for an absent node, and cancels to deliver."""
-        away = or_(OperationRow.reason == Reason.NODE_AWAY, OperationRow.state == State.CANCELLING)
+        away = or_(
+            OperationRow.reason.in_([Reason.NODE_AWAY, Reason.NATS_DOWN]), OperationRow.state == State.CANCELLING
+        )
         bound = select(OperationRow).where(OperationRow.node_id.in_(node_ids), _IS_NODE_BOUND, away)
         return await self._fetch(bound.order_by(OperationRow.created_at))
 

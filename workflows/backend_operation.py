@@ -165,6 +165,8 @@ class BackendOperation:
             self._ledger.move(Event.FAIL, reason=Reason.REFUSED_BY_NODE, detail=word.refused)
         elif word.held:
             await self._wait_for_release(word.held)
+        elif word.link_down:
+            await self._wait_for_nats()
         elif word.away:
             await self._wait_for_node()
         else:
@@ -239,6 +241,13 @@ class BackendOperation:
         await self._ledger.write()
         pause = self._policy.node_poll if until is None else min(self._policy.node_poll, until - workflow.now())
         await self._sleep_until(self._woken, pause)
+
+    async def _wait_for_nats(self) -> None:
+        """Of the node nothing is known: this is no time that it was away."""
+        self._phase = None
+        self._ledger.move(Event.POSTPONE, reason=Reason.NATS_DOWN, until=workflow.now() + self._policy.node_poll)
+        await self._ledger.write()
+        await self._sleep_until(self._woken, self._policy.node_poll)
 
     async def _wait_for_release(self, why: str) -> None:
         self._ledger.move(Event.POSTPONE, reason=Reason.HELD, detail=why)

@@ -290,6 +290,20 @@ async def test_a_restart_of_nats_loses_no_outcome(private_nats: NatsFactory) -> 
         assert (await running).outcome == scene.ended()
 
 
+@pytest.mark.private_stack
+async def test_without_nats_it_is_not_the_node_that_is_away(private_nats: NatsFactory) -> None:
+    """The node may be well, and at work: who counts absent nodes must not count this one."""
+    nats = await private_nats()
+    async with scene_on(nats) as scene:
+        running = asyncio.create_task(scene.following().until_outcome())
+        await asyncio.wait_for(scene.told.wait(), 10)
+        await nats.kill()
+        word = await asyncio.wait_for(running, 30)
+        assert (word.away, word.link_down, word.accepted) == (True, True, True)
+        never_sent = await asyncio.wait_for(scene.following().until_outcome(), 30)
+        assert (never_sent.away, never_sent.link_down, never_sent.accepted) == (True, True, False)
+
+
 def test_a_burst_is_told_bit_by_bit_and_what_comes_later_at_once() -> None:
     pace = Pace(after_s=2, apart_s=0.5)
     assert [pace.moment(10.0) for _ in range(3)] == [12.0, 12.5, 13.0]

@@ -228,4 +228,6 @@ async def test_without_nats_installs_are_accepted_and_wait(
         answer = await asked(api, "POST", f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"})
         assert answer.status_code == 202
         listed = await asked(api, "GET", f"/api/nodes/{node['id']}/backends")
-        assert listed.status_code == 504
+        assert (listed.status_code, listed.json()["server"]) == (503, "nats")
+        unload = await asked(api, "POST", "/api/models/unload", json={"model_name": "llama"})
+        assert (unload.status_code, unload.json()["server"]) == (503, "nats"), "not: it runs nowhere"

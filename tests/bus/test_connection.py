@@ -8,7 +8,7 @@ from nats.aio.msg import Msg
 
 from bus.connection import Bus, Handler, connect_control, node_bus
 from contracts import subjects
-from domain.errors import NoAnswer, NodeAway
+from domain.errors import LinkDown, NoAnswer, NodeAway
 from domain.node import NatsCredential
 from tests.bus.conftest import HOUR, StartNode
 from tests.conftest import NatsFactory
@@ -47,15 +47,34 @@ async def test_a_subscription_is_in_force_when_subscribe_returns(control, start_
         assert await control.request(subject, b"x", within=10) == b"x"
 
 
-async def test_without_a_server_a_question_is_no_answer(private_nats: NatsFactory):
+async def test_without_a_server_a_question_is_nobodys_fault_but_the_links(private_nats: NatsFactory):
     server = await private_nats()
     await server.kill()
     bus = await connect_control(server.url, server.issuer, name="test", patience=0.1)
     assert not bus.is_up
     assert not await bus.publish("nodes.x.stop", b"")
-    with pytest.raises(NoAnswer):
+    with pytest.raises(LinkDown):
         await bus.request("nodes.x.stop", b"", within=0.2)
     await bus.close()
+
+
+async def test_who_is_not_back_yet_after_a_restart_is_not_away(private_nats: NatsFactory, monkeypatch, node_id):
+    """Nodes find the server again within seconds of us: what is said of them before is said of the link."""
+    server = await private_nats()
+    control = await connect_control(server.url, server.issuer, name="test")
+    with pytest.raises(NodeAway):
+        await control.request(subjects.install(node_id), b"{}", within=10)
+    back = asyncio.Event()
+    control.on_reconnect(back.set)
+    await server.kill()
+    await server.restart()
+    await asyncio.wait_for(back.wait(), 30)
+    with pytest.raises(LinkDown):
+        await control.request(subjects.install(node_id), b"{}", within=10)
+    monkeypatch.setattr("bus.connection.NODES_RETURN_S", 0.0)
+    with pytest.raises(NodeAway):
+        await control.request(subjects.install(node_id), b"{}", within=10)
+    await control.close()
 
 
 async def test_a_server_that_starts_later_is_found(private_nats: NatsFactory):

@@ -179,7 +179,7 @@ async def test_without_nats_operations_are_accepted_wait_with_a_reason_and_go_on
     async with nats_down(victim):
         op_id = await victim.accepted("agent-1", backend="echo", force=True)
         waiting = await victim.in_state(op_id, State.WAITING)
-        assert (waiting["reason"], waiting["dispatched_at"]) == (Reason.NODE_AWAY, None)
+        assert (waiting["reason"], waiting["dispatched_at"]) == (Reason.NATS_DOWN, None)
         assert waiting["until"]
         assert waiting["message"].startswith("waiting: ")
         listed = (await victim.http.get("/api/operations")).json()["operations"]

@@ -144,8 +144,16 @@ async def held_and_released(operation: Operation) -> None:
     operation.station.say(operation.succeeded())
 
 
+async def waited_for_nats(operation: Operation) -> None:
+    operation.station.say(NodeWord(away=True, link_down=True))
+    await operation.station.reached(State.WAITING)
+    await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
+    operation.station.say(operation.succeeded())
+
+
 SCENARIOS: dict[Play, Policy] = {
     held_and_released: QUICK,
+    waited_for_nats: QUICK,
     over_at_once: QUICK,
     begun_at_once: QUICK,
     cancelled_before_anybody_asked: QUICK,

@@ -3,19 +3,22 @@
 import uuid
 
 import pytest
+from temporalio.testing import ActivityEnvironment
 
-from contracts.batches import BatchRequest, Verdict, batch_workflow_id, member_op_id
+from activities.batches import BatchActivities
+from contracts.batches import BatchRequest, Verdict, WatchMembers, batch_workflow_id, member_op_id
 from contracts.messages import Installed
 from contracts.node_http import NodeView, RegisterRequest
 from contracts.temporal import Policy
 from domain.errors import ConcreteBackend, InvalidRequest, NotRetryable, OperationEnded, UnknownBatch, UnknownNode
 from domain.node import Protocol
-from domain.operation import Kind
+from domain.operation import Kind, Reason, State
 from gallery.catalogue import Catalogue
 from gallery.index import read_index
 from gallery.tags import RegistryTags
 from runtime.temporal import TemporalRuns
 from services.batches import ORDERS, BatchDesk
+from services.gate import Gate
 from services.intents import Intents, UriRules
 from services.registration import Registration
 from store.batches import Batches
@@ -23,7 +26,9 @@ from store.database import Database
 from store.inventory import InventoryTable
 from store.labels import Labels
 from store.nodes import Nodes
+from store.operations import OperationTable
 from tests.services.conftest import TOKEN, Join, no_access, now
+from tests.store.transitions import a_request, transition
 
 INDEX = """
 - name: engine
@@ -181,3 +186,18 @@ async def test_orders_need_a_batch_that_is_there_and_open(desk: BatchDesk, join:
 async def test_unknown_nodes_are_refused_by_name(desk: BatchDesk) -> None:
     with pytest.raises(UnknownNode, match="nobody"):
         await desk.plan(BatchRequest(backend="engine", nodes=["nobody"]))
+
+
+async def test_who_cannot_be_asked_without_nats_keeps_its_place_in_the_window(
+    nodes: Nodes, runs: TemporalRuns, operations: OperationTable, database: Database
+) -> None:
+    """Only a node that is away itself makes room: without NATS all would seem to be, and all begin at once after it."""
+    unasked, away = a_request(), a_request()
+    await operations.record(
+        transition(unasked, State.WAITING, reason=Reason.NATS_DOWN),
+        transition(away, State.WAITING, reason=Reason.NODE_AWAY),
+    )
+    activities = BatchActivities(Gate(operations, runs), nodes, operations, runs, Batches(database))
+    watch = WatchMembers(batch_id="b", op_ids=(unasked.op_id, away.op_id))
+    watched = await ActivityEnvironment().run(activities.watch_members, watch)
+    assert (watched.away, watched.ended) == ((away.op_id,), {})

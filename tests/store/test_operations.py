@@ -227,12 +227,15 @@ async def test_list_filters_by_node_name_state_and_batch_newest_first(operations
 
 
 async def test_waiting_for_a_node_are_those_it_can_move_on(operations: OperationTable) -> None:
-    away, cancelling, back_off, elsewhere = (a_request(node_id=node) for node in ("w1", "w1", "w1", "w2"))
+    away, unasked, cancelling, back_off, elsewhere = (
+        a_request(node_id=node) for node in ("w1", "w1", "w1", "w1", "w2")
+    )
     await operations.record(transition(away, State.WAITING, reason=Reason.NODE_AWAY))
+    await operations.record(transition(unasked, State.WAITING, reason=Reason.NATS_DOWN))
     await operations.record(transition(cancelling, State.CANCELLING))
     await operations.record(transition(back_off, State.WAITING, reason=Reason.BACK_OFF))
     await operations.record(transition(elsewhere, State.WAITING, reason=Reason.NODE_AWAY))
-    assert {row.op_id for row in await operations.waiting_for(["w1"])} == {away.op_id, cancelling.op_id}
+    assert {row.op_id for row in await operations.waiting_for(["w1"])} == {away.op_id, unasked.op_id, cancelling.op_id}
     assert await operations.waiting_for([]) == []
 
 

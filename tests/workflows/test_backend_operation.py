@@ -56,8 +56,12 @@ async def test_what_has_begun_at_once_is_followed_with_the_same_fence(begin: Beg
 
 @pytest.mark.parametrize(
     ("word", "reason"),
-    [(NodeWord(away=True), Reason.NODE_AWAY), (NodeWord(held="freeze, by ada"), Reason.HELD)],
-    ids=["away", "held"],
+    [
+        (NodeWord(away=True), Reason.NODE_AWAY),
+        (NodeWord(away=True, link_down=True), Reason.NATS_DOWN),
+        (NodeWord(held="freeze, by ada"), Reason.HELD),
+    ],
+    ids=["away", "nats is down", "held"],
 )
 async def test_a_first_word_may_be_that_it_has_to_wait(begin: Begin, word: NodeWord, reason: Reason) -> None:
     operation = await begin(at_once=word)
@@ -116,6 +120,18 @@ async def test_an_absent_node_is_waited_for_and_its_return_wakes_the_operation(b
     assert waiting.until is not None
     assert waiting.dispatched_at is None
     await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
+    operation.station.say(operation.succeeded())
+    assert (await operation.result()).state is State.SUCCEEDED
+
+
+async def test_what_waits_for_nats_does_not_expire(begin: Begin) -> None:
+    """How long the node was away counts; that we could not ask it does not."""
+    policy = QUICK.model_copy(update={"wait_for_node": timedelta(seconds=0.2), "node_poll": timedelta(seconds=0.1)})
+    operation = await begin(policy)
+    for _ in range(5):
+        operation.station.say(NodeWord(away=True, link_down=True))
+    waiting = await operation.station.reached(State.WAITING)
+    assert (waiting.reason, waiting.until is not None) == (Reason.NATS_DOWN, True)
     operation.station.say(operation.succeeded())
     assert (await operation.result()).state is State.SUCCEEDED
 
