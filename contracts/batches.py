@@ -34,6 +34,7 @@ __all__ = [
     "QUERY_PROGRESS",
     "SIGNAL_CANCEL",
     "SIGNAL_PAUSE",
+    "SIGNAL_READY",
     "SIGNAL_RESUME",
     "WATCH_MEMBERS",
     "AdmitMembers",
@@ -51,6 +52,7 @@ __all__ = [
     "CancelMembers",
     "CloseBatch",
     "Member",
+    "MemberReady",
     "MemberView",
     "PlannedMember",
     "Target",
@@ -65,6 +67,7 @@ BATCH = "Batch"
 SIGNAL_PAUSE = "pause"
 SIGNAL_RESUME = "resume"
 SIGNAL_CANCEL = "cancel"
+SIGNAL_READY = "ready"
 QUERY_PROGRESS = "progress"
 
 OPEN_BATCH = "open_batch"
@@ -124,6 +127,8 @@ class BatchCarried(Payload):
     failures: int = 0
     paused: bool = False
     cancelled_by: str | None = None
+    ready: dict[str, str] = Field(default_factory=dict)
+    has_turn: tuple[str, ...] = ()
 
 
 class BatchInput(Payload):
@@ -151,6 +156,14 @@ class BatchOrder(Payload):
     """Signals `pause`, `resume` and `cancel`."""
 
     by: str = ""
+
+
+class MemberReady(Payload):
+    """Signal `ready`: a member whose node was away could begin now, or cannot after all."""
+
+    op_id: str
+    workflow_id: str
+    is_ready: bool = True
 
 
 class AdmitMembers(Payload):

@@ -133,6 +133,8 @@ class OperationInput(Payload):
     carried: Carried | None = None
     asks_at_once: bool = False
     """the node's first word is heard where the run stands; runs from before that leave it to `run_on_node`"""
+    takes_turns: bool = False
+    """a member of a batch whose node was away asks it for a place before it begins; runs from before that just begin"""
 
 
 class OperationResult(Payload):
@@ -151,6 +153,7 @@ SIGNAL_CANCEL = "cancel"
 SIGNAL_NODE_BACK = "node_back"
 SIGNAL_OUTCOME = "outcome"
 SIGNAL_PHASE = "phase"
+SIGNAL_TURN = "turn"
 QUERY_STATUS = "status"
 
 
@@ -178,6 +181,12 @@ class OutcomeReport(Payload):
     """Signal `outcome`: a node's report that arrived while nobody was attached."""
 
     outcome: Outcome
+
+
+class Turn(Payload):
+    """Signal `turn`: there is room for this member of a batch."""
+
+    op_id: str
 
 
 class PhaseReport(Payload):

@@ -63,6 +63,7 @@ class Reason(WireEnum):
     # waits
     NODE_AWAY = "node_away"
     NATS_DOWN = "nats_down"
+    BATCH_TURN = "batch_turn"
     BACK_OFF = "back_off"
     NODE_BUSY = "node_busy"
     SOURCE_DOWN = "source_down"

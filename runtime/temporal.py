@@ -98,7 +98,8 @@ class TemporalRuns:
         asked = request.request
         start = Start(
             workflow=names.BACKEND_OPERATION,
-            argument=request.model_copy(update={"asks_at_once": True}),  # as every run does that starts now
+            # as every run does that starts now
+            argument=request.model_copy(update={"asks_at_once": True, "takes_turns": True}),
             workflow_id=names.operation_workflow_id(asked.node_id, asked.wanted.family),
             request_id=asked.op_id,
             queue=names.node_queue(self.queue),

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
     import workflows.policy as options
     from contracts import temporal as names
+    from contracts.batches import SIGNAL_READY, MemberReady, batch_workflow_id, member_op_id
     from contracts.messages import CancelMode, Installed, Outcome, Result
     from contracts.temporal import (
         CancelRequest,
@@ -17,10 +18,12 @@ with workflow.unsafe.imports_passed_through():
         NodeBack,
         NodeWord,
         OperationInput,
+        OperationRequest,
         OperationResult,
         OutcomeReport,
         PhaseReport,
         Status,
+        Turn,
     )
     from contracts.words import tell
     from domain.operation import OPEN, PERMANENT, Event, Kind, Phase, Reason, State, back_off
@@ -46,6 +49,9 @@ class BackendOperation:
         self._reported: Outcome | None = None
         self._node = OnNode(start)
         self._away_since: datetime | None = None
+        self._batch_id = _batch_of(start.request) if start.takes_turns else None
+        """which has to give it a turn, if its node was away when it had one"""
+        self._has_turn = False
 
     @workflow.run
     async def run(self, _start: OperationInput) -> OperationResult:
@@ -77,6 +83,11 @@ class BackendOperation:
     def phase(self, report: PhaseReport) -> None:
         if report.op_id == self._request.op_id:
             self._phase = report.phase
+
+    @workflow.signal(name=names.SIGNAL_TURN)
+    def turn(self, turn: Turn) -> None:
+        if turn.op_id == self._request.op_id:
+            self._has_turn = True
 
     @workflow.query(name=names.QUERY_STATUS)
     def status(self) -> Status:
@@ -239,8 +250,38 @@ class BackendOperation:
             return
         self._ledger.move(Event.POSTPONE, reason=Reason.NODE_AWAY, until=until)
         await self._ledger.write()
-        pause = self._policy.node_poll if until is None else min(self._policy.node_poll, until - workflow.now())
-        await self._sleep_until(self._woken, pause)
+        left = until - workflow.now() if until is not None else None
+        if self._batch_id is not None and not dispatched:
+            await self._wait_for_turn(left)
+        else:
+            poll = self._policy.node_poll
+            await self._sleep_until(self._woken, poll if left is None else min(poll, left))
+
+    async def _wait_for_turn(self, left: timedelta | None) -> None:
+        """Its batch gives its place to others meanwhile: that the node is back does not mean that there is room."""
+        if self._has_turn:
+            self._has_turn = False
+            await self._tell_batch(is_ready=False)
+        await self._sleep_until(self._woken, left)
+        if not self._node_heard or self._cancel is not None:
+            return
+        while await self._tell_batch(is_ready=True):
+            self._ledger.move(Event.POSTPONE, reason=Reason.BATCH_TURN)
+            await self._ledger.write()
+            await self._sleep_until(lambda: self._has_turn or self._cancel is not None, options.ASK_FOR_TURN_AGAIN)
+            if self._has_turn or self._cancel is not None:
+                self._away_since = None
+                return
+
+    async def _tell_batch(self, *, is_ready: bool) -> bool:
+        """False when there is no such batch any more: then nobody gives turns."""
+        ready = MemberReady(op_id=self._request.op_id, workflow_id=workflow.info().workflow_id, is_ready=is_ready)
+        batch = workflow.get_external_workflow_handle(batch_workflow_id(self._batch_id or ""))
+        try:
+            await batch.signal(SIGNAL_READY, ready)
+        except FailureError:
+            return False
+        return True
 
     async def _wait_for_nats(self) -> None:
         """Of the node nothing is known: this is no time that it was away."""
@@ -263,9 +304,9 @@ class BackendOperation:
         else:
             self._ledger.move(Event.EXPIRE, reason=Reason.NODE_NEVER_CAME)
 
-    async def _sleep_until(self, woken: Callable[[], bool], pause: timedelta) -> None:
+    async def _sleep_until(self, woken: Callable[[], bool], pause: timedelta | None) -> None:
         try:
-            await workflow.wait_condition(woken, timeout=max(pause, timedelta(0)))
+            await workflow.wait_condition(woken, timeout=max(pause, timedelta(0)) if pause is not None else None)
         except TimeoutError:
             return
 
@@ -350,7 +391,12 @@ class BackendOperation:
         quiet = self._ledger.state in OPEN and self._cancel is None and not self._node.is_attached
         if quiet and self._reported is None and workflow.info().is_continue_as_new_suggested():
             workflow.continue_as_new(
-                OperationInput(request=self._request, policy=self._policy, carried=self._ledger.carried())
+                OperationInput(
+                    request=self._request,
+                    policy=self._policy,
+                    carried=self._ledger.carried(),
+                    takes_turns=self._batch_id is not None,
+                )
             )
 
     def _result(self) -> OperationResult:
@@ -370,6 +416,12 @@ class BackendOperation:
             before=outcome.before if outcome else None,
             after=outcome.after if outcome else None,
         )
+
+
+def _batch_of(request: OperationRequest) -> str | None:
+    """None also for a retry of a member, which a person asked for: it stands in no window."""
+    is_member = request.batch_id and request.op_id == member_op_id(request.batch_id, request.node_id)
+    return request.batch_id if is_member else None
 
 
 def _what_changed(outcome: Outcome, kind: Kind) -> str:

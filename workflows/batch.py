@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     import workflows.policy as options
@@ -22,11 +22,13 @@ with workflow.unsafe.imports_passed_through():
         CancelMembers,
         CloseBatch,
         Member,
+        MemberReady,
         Target,
         Verdict,
         Watched,
         WatchMembers,
     )
+    from contracts.temporal import SIGNAL_TURN, Turn
     from domain.operation import State
 
 FAILURES = frozenset({State.FAILED, State.EXPIRED, State.DEAD_LETTER})
@@ -34,7 +36,7 @@ FAILURES = frozenset({State.FAILED, State.EXPIRED, State.DEAD_LETTER})
 
 @workflow.defn(name=names.BATCH)
 class Batch:
-    """A sliding window over frozen targets; nodes that are away do not fill it."""
+    """A sliding window over frozen targets; nodes that are away do not fill it, and take a turn when they are back."""
 
     @workflow.init
     def __init__(self, batch: BatchInput) -> None:
@@ -44,6 +46,10 @@ class Batch:
         self._open: dict[str, Target] = dict(carried.open_ops)
         self._joined = set(carried.joined)
         self._away: frozenset[str] = frozenset()
+        self._ready = dict(carried.ready)
+        """who was away and could begin now, in the order of their return, with the id of their run"""
+        self._has_turn = set(carried.has_turn)
+        """who was away and has a place again, whatever its row says yet"""
         self._failures = carried.failures
         self._paused = carried.paused
         self._cancelled_by = carried.cancelled_by
@@ -77,6 +83,13 @@ class Batch:
             self._cancelled_by = order.by
             self._orders += 1
 
+    @workflow.signal(name=names.SIGNAL_READY)
+    def ready(self, member: MemberReady) -> None:
+        self._has_turn.discard(member.op_id)
+        self._ready.pop(member.op_id, None)
+        if member.is_ready:
+            self._ready[member.op_id] = member.workflow_id
+
     @workflow.query(name=names.QUERY_PROGRESS)
     def progress(self) -> BatchProgress:
         ended = len(self._batch.targets) - len(self._waiting) - len(self._open)
@@ -96,7 +109,9 @@ class Batch:
             await self._do(names.OPEN_BATCH, self._batch)
         while self._waiting or self._open:
             await self._heed_orders()
-            if due := self._next():
+            if back := self._back():
+                await self._let_begin(back)
+            elif due := self._next():
                 await self._admit(due)
             elif self._open:
                 await self._watch()
@@ -109,9 +124,36 @@ class Batch:
         """Whose turn it is: as many as fit into the window beside those that really run."""
         if self._paused or self._cancelled_by is not None or self._too_many_failures():
             return ()
-        running = len(self._open) - len(self._away & self._open.keys())
-        room = len(self._waiting) if self._batch.max_parallel == 0 else self._batch.max_parallel - running
-        return tuple(self._waiting[: max(0, min(room, options.ADMIT_AT_ONCE))])
+        return tuple(self._waiting[: min(self._room(), options.ADMIT_AT_ONCE)])
+
+    def _room(self) -> int:
+        if self._batch.max_parallel == 0:
+            return options.ADMIT_AT_ONCE
+        absent = (self._away | self._ready.keys()) - self._has_turn
+        return max(0, self._batch.max_parallel - len(self._open.keys() - absent))
+
+    def _back(self) -> tuple[str, ...]:
+        """Whose turn it is of those whose nodes were away."""
+        if self._paused or self._cancelled_by is not None:
+            return ()
+        room = options.ADMIT_AT_ONCE if self._too_many_failures() else self._room()
+        return tuple(op_id for op_id in self._ready if op_id in self._open)[:room]
+
+    async def _let_begin(self, back: tuple[str, ...]) -> None:
+        """Unless the batch has stopped meanwhile: what broke others is not done to those who come late."""
+        runs = {op_id: self._ready.pop(op_id) for op_id in back}
+        if self._too_many_failures():
+            detail = f"batch stopped after {self._failures} failures"
+            await self._do(names.CANCEL_MEMBERS, CancelMembers(op_ids=back, by=self._batch.requested_by, detail=detail))
+        else:
+            self._has_turn.update(runs)
+            await asyncio.gather(*(self._give_turn(op_id, run) for op_id, run in runs.items()))
+
+    async def _give_turn(self, op_id: str, workflow_id: str) -> None:
+        try:
+            await workflow.get_external_workflow_handle(workflow_id).signal(SIGNAL_TURN, Turn(op_id=op_id))
+        except FailureError:  # it has ended meanwhile: its row tells
+            self._has_turn.discard(op_id)
 
     async def _admit(self, due: tuple[Target, ...]) -> None:
         admitted: Admitted = await self._do(
@@ -134,7 +176,7 @@ class Batch:
             **options.WATCH_MEMBERS,
         )
         orders = self._orders
-        await workflow.wait_condition(lambda: watching.done() or self._orders != orders)
+        await workflow.wait_condition(lambda: watching.done() or self._orders != orders or bool(self._back()))
         if not watching.done():
             watching.cancel()
         try:
@@ -147,13 +189,15 @@ class Batch:
         self._away = frozenset(watched.away)
         for op_id, state in watched.ended.items():
             del self._open[op_id]
+            self._ready.pop(op_id, None)
+            self._has_turn.discard(op_id)
             self._failures += state in FAILURES
 
     async def _heed_orders(self) -> None:
         if self._cancelled_by is not None and self._state is not BatchState.CANCELLING:
             await self._stop(BatchState.CANCELLING, f"batch cancelled by {self._cancelled_by or 'somebody'}")
             await self._cancel_ours(self._cancelled_by)
-        elif self._too_many_failures() and self._waiting:
+        elif self._too_many_failures() and (self._waiting or self._ready):
             await self._stop(BatchState.STOPPED, f"batch stopped after {self._failures} failures")
         elif self._state in (BatchState.RUNNING, BatchState.PAUSED):
             await self._say(BatchState.PAUSED if self._paused else BatchState.RUNNING)
@@ -214,5 +258,7 @@ class Batch:
                 failures=self._failures,
                 paused=self._paused,
                 cancelled_by=self._cancelled_by,
+                ready=self._ready,
+                has_turn=tuple(sorted(self._has_turn)),
             )
             workflow.continue_as_new(self._batch.model_copy(update={"carried": carried}))

@@ -34,6 +34,8 @@ CANCEL_AT_ONCE: dict[str, Any] = {
 """A local activity too: most nodes answer within milliseconds, and the run can end where it stands."""
 
 
+ASK_FOR_TURN_AGAIN = timedelta(minutes=10)
+"""a batch that was terminated gives no turns: then nobody is left to ask"""
 REATTACH_PAUSE = timedelta(seconds=1)
 BUSY_PAUSE = timedelta(seconds=5)
 

@@ -10,15 +10,17 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
+from contracts.batches import batch_workflow_id
 from contracts.temporal import Policy
+from domain.identity import new_op_id
 from runtime.settings import ControlSettings
 from runtime.temporal import connect
 from tests import servers
-from tests.replay.scenarios import AT_ONCE, BATCH_SCENARIOS, BEFORE_ANY_WORKER, SCENARIOS, BatchPlay, Play
+from tests.replay.scenarios import AT_ONCE, BATCH_SCENARIOS, BEFORE_ANY_WORKER, MEMBERS, SCENARIOS, BatchPlay, Play
 from tests.workflows.played_fleet import Fleet
 from tests.workflows.played_fleet import start as start_batch
 from tests.workflows.played_fleet import worker_of as batch_worker_of
-from tests.workflows.station import Station, start, worker_of
+from tests.workflows.station import Station, deaf_run, start, worker_of
 
 HISTORIES = Path(__file__).parent / "histories"
 
@@ -28,7 +30,10 @@ async def record(client: Client, play: Play, policy: Policy) -> str:
     station, queue = Station(), f"record-{uuid.uuid4()}"
     if play in AT_ONCE:
         station.say_at_once(AT_ONCE[play])
-    operation = await start(client, station, queue, policy)
+    batch_id = new_op_id() if play in MEMBERS else None
+    if batch_id:
+        await deaf_run(client, batch_workflow_id(batch_id))
+    operation = await start(client, station, queue, policy, batch_id=batch_id)
     if play in BEFORE_ANY_WORKER:
         await play(operation)
     async with worker_of(client, station, queue):
@@ -41,6 +46,8 @@ async def record(client: Client, play: Play, policy: Policy) -> str:
 
 async def record_batch(client: Client, play: BatchPlay, changes: dict[str, int]) -> str:
     fleet = Fleet()
+    fleet.absent_run = f"absent-{uuid.uuid4()}"
+    await deaf_run(client, fleet.absent_run)
     async with batch_worker_of(client, fleet) as queue:
         handle = await start_batch(client, queue, 3, **changes)
         await play(fleet, handle)

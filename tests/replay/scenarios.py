@@ -7,7 +7,7 @@ from contracts import batches
 from contracts import temporal as names
 from contracts.batches import BatchOrder, BatchState
 from contracts.messages import Outcome, Result
-from contracts.temporal import CancelRequest, CancelWord, NodeBack, NodeWord, OutcomeReport, Policy
+from contracts.temporal import CancelRequest, CancelWord, NodeBack, NodeWord, OutcomeReport, Policy, Turn
 from domain.operation import Reason, State
 from tests.workflows.played_fleet import Fleet, Handle
 from tests.workflows.station import QUICK, Operation
@@ -151,9 +151,24 @@ async def waited_for_nats(operation: Operation) -> None:
     operation.station.say(operation.succeeded())
 
 
+async def waited_for_its_turn(operation: Operation) -> None:
+    operation.station.say(NodeWord(away=True))
+    await operation.station.reached(State.WAITING)
+    await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
+    await operation.station.seen(lambda station: station.rows[-1].reason is Reason.BATCH_TURN)
+    await operation.handle.signal(names.SIGNAL_TURN, Turn(op_id=operation.op_id))
+    operation.station.say(NodeWord(away=True))
+    await operation.station.seen(lambda station: station.rows[-1].reason is Reason.NODE_AWAY)
+    await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
+    await operation.station.seen(lambda station: station.rows[-1].reason is Reason.BATCH_TURN)
+    await operation.handle.signal(names.SIGNAL_TURN, Turn(op_id=operation.op_id))
+    operation.station.say(operation.succeeded())
+
+
 SCENARIOS: dict[Play, Policy] = {
     held_and_released: QUICK,
     waited_for_nats: QUICK,
+    waited_for_its_turn: QUICK,
     over_at_once: QUICK,
     begun_at_once: QUICK,
     cancelled_before_anybody_asked: QUICK,
@@ -184,6 +199,8 @@ AT_ONCE: dict[Play, NodeWord] = {
     cancelled_while_waiting: NodeWord(away=True),
 }
 """the node's first word in these; in all others it leaves open what it does"""
+MEMBERS = frozenset({waited_for_its_turn})
+"""of a batch that only listens"""
 BEFORE_ANY_WORKER = frozenset({cancelled_before_anybody_asked})
 
 BatchPlay = Callable[[Fleet, Handle], Awaitable[None]]
@@ -213,9 +230,33 @@ async def batch_cancelled(fleet: Fleet, handle: Handle) -> None:
     await handle.signal(batches.SIGNAL_CANCEL, BatchOrder(by="ada"))
 
 
+async def batch_gave_a_turn(fleet: Fleet, handle: Handle) -> None:
+    await fleet.until_asked("n0")
+    await fleet.go_away("n0")
+    await fleet.until_asked("n1")
+    await fleet.until_watched("n0", "n1")
+    await handle.signal(batches.SIGNAL_READY, fleet.returned("n0"))
+    await fleet.settle("n1", State.SUCCEEDED)
+    await fleet.until_watched("n0")
+    await fleet.settle("n0", State.SUCCEEDED)
+    await fleet.until_asked("n2")
+    await fleet.settle("n2", State.SUCCEEDED)
+
+
+async def batch_stopped_before_a_return(fleet: Fleet, handle: Handle) -> None:
+    await fleet.until_asked("n0")
+    await fleet.go_away("n0")
+    await fleet.until_asked("n1")
+    await fleet.settle("n1", State.FAILED)
+    await fleet.until_state(BatchState.STOPPED)
+    await handle.signal(batches.SIGNAL_READY, fleet.returned("n0"))
+
+
 BATCH_SCENARIOS: dict[BatchPlay, dict[str, int]] = {
     batch_completed: {"max_parallel": 1},
     batch_stopped: {"max_parallel": 1, "max_failures": 1},
     batch_paused_and_resumed: {"max_parallel": 1},
     batch_cancelled: {"max_parallel": 1},
+    batch_gave_a_turn: {"max_parallel": 1},
+    batch_stopped_before_a_return: {"max_parallel": 1, "max_failures": 1},
 }

@@ -21,6 +21,7 @@ from contracts.batches import (
     CancelMembers,
     CloseBatch,
     Member,
+    MemberReady,
     Target,
     Watched,
     WatchMembers,
@@ -43,10 +44,13 @@ class Fleet:
         self.most_running = 0
         self.cancelled: list[str] = []
         self.closes: list[CloseBatch] = []
+        self.absent_run = ""
+        """id of the run of whoever goes away"""
         self.verdicts: dict[str, Member] = {}
         self._states: dict[str, State] = {}
         self._away: set[str] = set()
         self._names: dict[str, str] = {}
+        self._watched: tuple[str, ...] = ()
         self._changed = asyncio.Condition()
 
     async def settle(self, node: str, state: State) -> None:
@@ -60,12 +64,19 @@ class Fleet:
             self._away.add(self._names[node])
             self._changed.notify_all()
 
+    def returned(self, node: str) -> MemberReady:
+        return MemberReady(op_id=self._names[node], workflow_id=self.absent_run)
+
     async def until(self, condition: Callable[["Fleet"], bool]) -> None:
         async with self._changed:
             await asyncio.wait_for(self._changed.wait_for(lambda: condition(self)), 30)
 
     async def until_asked(self, *nodes: str) -> None:
         await self.until(lambda fleet: set(nodes) <= set(fleet.asked))
+
+    async def until_watched(self, *nodes: str) -> None:
+        """Until the batch has done what there was to do, and waits for these."""
+        await self.until(lambda fleet: {fleet._names[node] for node in nodes} == set(fleet._watched))
 
     async def until_state(self, state: BatchState) -> None:
         await self.until(lambda fleet: any(close.state is state for close in fleet.closes))
@@ -102,6 +113,8 @@ class Fleet:
             return tuple(sorted(self._away & set(watch.op_ids) - self._states.keys()))
 
         async with self._changed:
+            self._watched = watch.op_ids
+            self._changed.notify_all()
             while not news():
                 activity.heartbeat()
                 try:

@@ -11,6 +11,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
 from contracts import temporal as names
+from contracts.batches import member_op_id
 from contracts.messages import Installed, Outcome, Result
 from contracts.temporal import (
     CancelOrder,
@@ -166,10 +167,19 @@ async def worker_of(client: Client, station: Station, queue: str) -> AsyncIterat
         yield
 
 
-async def start(client: Client, station: Station, queue: str, policy: Policy = QUICK) -> Operation:
+async def deaf_run(client: Client, workflow_id: str) -> None:
+    """A run that takes signals and that nobody works on."""
+    await client.start_workflow("deaf", id=workflow_id, task_queue=f"deaf-{workflow_id}")
+
+
+async def start(
+    client: Client, station: Station, queue: str, policy: Policy = QUICK, *, batch_id: str | None = None
+) -> Operation:
+    node_id = f"node-{queue}"
     request = OperationRequest(
-        op_id=new_op_id(),
-        node_id=f"node-{queue}",
+        op_id=member_op_id(batch_id, node_id) if batch_id else new_op_id(),
+        node_id=node_id,
+        batch_id=batch_id,
         node_name="shelf-7",
         wanted=Wanted(backend="echo", family="echo", version="2", uri="/artifacts/echo-2.tar.gz"),
         requested_by="ada",
