@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import nats.errors
@@ -80,7 +81,9 @@ class Bus:
         inbox: str = "_INBOX",
         ping_interval: int = PING_INTERVAL,
         tls: ssl.SSLContext | None = None,
+        others_return_s: float = 0.0,
     ) -> None:
+        """After a reconnect, those we talk to are there so much later at most."""
         signer = _Signer(credentials)
         self._options: dict[str, Any] = {
             "servers": url,
@@ -105,6 +108,7 @@ class Bus:
         self._in_flight: set[asyncio.Task[Msg]] = set()
         self._on_reconnect: list[Callable[[], None]] = []
         self._back_at: float | None = None
+        self._others_return_s = others_return_s
         self.refused = asyncio.Event()
         """the server does not take our credential (any more)"""
         self.refusals: deque[str] = deque(maxlen=100)
@@ -170,7 +174,7 @@ class Bus:
             raise NoAnswer(subject=subject) from error
 
     def _is_just_back(self) -> bool:
-        return self._back_at is not None and time.monotonic() - self._back_at < NODES_RETURN_S
+        return self._back_at is not None and time.monotonic() - self._back_at < self._others_return_s
 
     async def settle(self) -> None:
         """Return once the server has taken in all that was said before.
@@ -272,7 +276,8 @@ async def connect_control(
     tls: ssl.SSLContext | None = None,
 ) -> Bus:
     """The control plane's end. Returns after `patience` seconds even if NATS is down: the bus goes on trying."""
-    bus = Bus(url, lambda: issuer.control_credential(lifetime), name=name, tls=tls)
+    newest = partial(issuer.control_credential, lifetime)
+    bus = Bus(url, newest, name=name, tls=tls, others_return_s=NODES_RETURN_S)
     bus.start()
     await bus.wait_up(patience)
     return bus

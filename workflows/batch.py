@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from temporalio import workflow
@@ -137,7 +138,7 @@ class Batch:
         if self._paused or self._cancelled_by is not None:
             return ()
         room = options.ADMIT_AT_ONCE if self._too_many_failures() else self._room()
-        return tuple(op_id for op_id in self._ready if op_id in self._open)[:room]
+        return tuple(islice((op_id for op_id in self._ready if op_id in self._open), room))
 
     async def _let_begin(self, back: tuple[str, ...]) -> None:
         """Unless the batch has stopped meanwhile: what broke others is not done to those who come late."""

@@ -71,7 +71,7 @@ async def test_who_is_not_back_yet_after_a_restart_is_not_away(private_nats: Nat
     await asyncio.wait_for(back.wait(), 30)
     with pytest.raises(LinkDown):
         await control.request(subjects.install(node_id), b"{}", within=10)
-    monkeypatch.setattr("bus.connection.NODES_RETURN_S", 0.0)
+    monkeypatch.setattr(control, "_others_return_s", 0.0)
     with pytest.raises(NodeAway):
         await control.request(subjects.install(node_id), b"{}", within=10)
     await control.close()
