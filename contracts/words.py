@@ -17,7 +17,8 @@ REASONS: dict[Reason, Words] = {
         "NATS does not answer, so nobody can ask the node", "It goes on by itself when NATS is back."
     ),
     Reason.BATCH_TURN: Words(
-        "the node is back, and waits for its turn in the batch", "It goes on by itself, unless the batch is paused."
+        "the node is back; it has to wait for its turn in the batch",
+        "It goes on by itself, unless the batch is paused.",
     ),
     Reason.BACK_OFF: Words("the last attempt failed; the next one follows", "Wait, or cancel the operation."),
     Reason.NODE_BUSY: Words("the node works on another operation of this backend", "It goes on by itself."),

@@ -142,8 +142,7 @@ BEYOND = (
         "services/batches.py",
         'batch_id = derived_op_id("batch", actor, idempotency_key) if idempotency_key else new_op_id()',
         "batch_id = new_op_id()",
-        only="killed_at_many_moments and api",
-        tests=(_CHAOS + "test_killed_at_many_moments_of_the_admission_of_a_batch",),
+        tests=("tests/services/test_batch_crashes.py::test_an_api_may_die_while_it_starts_a_batch",),
     ),
     Break(
         _CHAOTIC,
