@@ -130,6 +130,14 @@ BEYOND = (
     ),
     Break(
         _DEGRADED_MODES,
+        "without PostgreSQL a request is a defect of ours",
+        "store/database.py",
+        "        if not _is_outage(error):\n",
+        "        if True:\n",
+        tests=(_DEGRADED + "test_without_postgresql_everything_that_needs_it_is_503",),
+    ),
+    Break(
+        _DEGRADED_MODES,
         "lists do not say how old they are",
         "api/routers/operations.py",
         "stale_since=",
