@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -17,6 +18,7 @@ from contracts.messages import BackendList, Command, CommandReply, Installed, Me
 from contracts.temporal import NodeTask, OperationRequest, Policy, Wanted
 from domain.node import Protocol
 from domain.operation import Kind, Phase, Reason
+from tests.conftest import NatsFactory
 from tests.servers import NatsForTests
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -79,8 +81,8 @@ async def _nobody(_: Phase) -> None:
     return
 
 
-@pytest.fixture
-async def scene(nats_server: NatsForTests) -> AsyncIterator[Scene]:
+@asynccontextmanager
+async def scene_on(nats_server: NatsForTests) -> AsyncIterator[Scene]:
     node_id = str(uuid.uuid4())
     control = await connect_control(nats_server.url, nats_server.issuer, name="test")
     credential = nats_server.issuer.node_credential(node_id, protocol=1, lifetime=timedelta(hours=1))
@@ -94,6 +96,12 @@ async def scene(nats_server: NatsForTests) -> AsyncIterator[Scene]:
     finally:
         await node.close()
         await control.close()
+
+
+@pytest.fixture
+async def scene(nats_server: NatsForTests) -> AsyncIterator[Scene]:
+    async with scene_on(nats_server) as scene:
+        yield scene
 
 
 async def test_a_silent_install_succeeds_by_its_reply_alone(scene: Scene) -> None:
@@ -170,6 +178,16 @@ async def test_a_worker_without_the_upgrade_subject_gets_an_install_with_force(s
 async def test_a_worker_that_is_away_is_away_for_upgrades_too(scene: Scene) -> None:
     word = await scene.asks(Kind.UPGRADE).until_outcome()
     assert (word.away, word.outcome) == (True, None)
+
+
+@pytest.mark.private_stack
+async def test_without_nats_nothing_was_sent_and_nothing_is_told_as_begun(private_nats: NatsFactory) -> None:
+    """It waits for NATS, and not for fifteen minutes as if the worker had been asked."""
+    nats = await private_nats()
+    async with scene_on(nats) as scene:
+        await nats.kill()
+        word = await asyncio.wait_for(scene.asks(Kind.INSTALL, timeout=900).until_outcome(), 60)
+    assert (word.away, word.link_down, word.accepted) == (True, True, False)
 
 
 async def test_removing_what_is_not_there_changes_nothing_and_a_refusal_is_a_failure(scene: Scene) -> None:
