@@ -156,7 +156,7 @@ AT_WORK = (
         rules("G12"),
         "who comes back begins at once, window or not",
         "workflows/backend_operation.py",
-        "        if self._batch_id is not None and not dispatched:\n",
+        "        if self._turns.are_taken and not dispatched:\n",
         "        if False:\n",
         only="test_nodes_that_come_back_together_take_their_turns",
     ),
@@ -171,7 +171,7 @@ AT_WORK = (
     Break(
         rules("H27"),
         "a turn is kept by who goes away again",
-        "workflows/backend_operation.py",
+        "workflows/turns.py",
         "            await self._tell_batch(is_ready=False)\n",
         "            pass\n",
         only="test_who_goes_away_again_gives_its_turn_back",

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError, FailureError
+from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     import workflows.policy as options
     from contracts import temporal as names
-    from contracts.batches import SIGNAL_READY, MemberReady, batch_workflow_id, member_op_id
     from contracts.messages import CancelMode, Installed, Outcome, Result
     from contracts.temporal import (
         CancelRequest,
@@ -18,7 +17,6 @@ with workflow.unsafe.imports_passed_through():
         NodeBack,
         NodeWord,
         OperationInput,
-        OperationRequest,
         OperationResult,
         OutcomeReport,
         PhaseReport,
@@ -29,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from domain.operation import OPEN, PERMANENT, Event, Kind, Phase, Reason, State, back_off
     from workflows.ledger import Ledger
     from workflows.on_node import OnNode
+    from workflows.turns import Turns
 
 WEB_UI = "Temporal Web UI"
 ON_NODE = frozenset({State.RUNNING, State.STILL_INSTALLING})
@@ -49,9 +48,7 @@ class BackendOperation:
         self._reported: Outcome | None = None
         self._node = OnNode(start)
         self._away_since: datetime | None = None
-        self._batch_id = _batch_of(start.request) if start.takes_turns else None
-        """which has to give it a turn, if its node was away when it had one"""
-        self._has_turn = False
+        self._turns = Turns(start)
 
     @workflow.run
     async def run(self, _start: OperationInput) -> OperationResult:
@@ -87,7 +84,7 @@ class BackendOperation:
     @workflow.signal(name=names.SIGNAL_TURN)
     def turn(self, turn: Turn) -> None:
         if turn.op_id == self._request.op_id:
-            self._has_turn = True
+            self._turns.is_ours = True
 
     @workflow.query(name=names.QUERY_STATUS)
     def status(self) -> Status:
@@ -251,7 +248,7 @@ class BackendOperation:
         self._ledger.move(Event.POSTPONE, reason=Reason.NODE_AWAY, until=until)
         await self._ledger.write()
         left = until - workflow.now() if until is not None else None
-        if self._batch_id is not None and not dispatched:
+        if self._turns.are_taken and not dispatched:
             await self._wait_for_turn(left)
         else:
             poll = self._policy.node_poll
@@ -259,29 +256,20 @@ class BackendOperation:
 
     async def _wait_for_turn(self, left: timedelta | None) -> None:
         """Its batch gives its place to others meanwhile: that the node is back does not mean that there is room."""
-        if self._has_turn:
-            self._has_turn = False
-            await self._tell_batch(is_ready=False)
+        await self._turns.give_back()
         await self._sleep_until(self._woken, left)
         if not self._node_heard or self._cancel is not None:
             return
-        while await self._tell_batch(is_ready=True):
+        while await self._turns.ask():
             self._ledger.move(Event.POSTPONE, reason=Reason.BATCH_TURN)
             await self._ledger.write()
-            await self._sleep_until(lambda: self._has_turn or self._cancel is not None, options.ASK_FOR_TURN_AGAIN)
-            if self._has_turn or self._cancel is not None:
+            await self._sleep_until(self._may_begin, options.ASK_FOR_TURN_AGAIN)
+            if self._may_begin():
                 self._away_since = None
                 return
 
-    async def _tell_batch(self, *, is_ready: bool) -> bool:
-        """False when there is no such batch any more: then nobody gives turns."""
-        ready = MemberReady(op_id=self._request.op_id, workflow_id=workflow.info().workflow_id, is_ready=is_ready)
-        batch = workflow.get_external_workflow_handle(batch_workflow_id(self._batch_id or ""))
-        try:
-            await batch.signal(SIGNAL_READY, ready)
-        except FailureError:
-            return False
-        return True
+    def _may_begin(self) -> bool:
+        return self._turns.is_ours or self._cancel is not None
 
     async def _wait_for_nats(self) -> None:
         """Of the node nothing is known: this is no time that it was away."""
@@ -395,7 +383,7 @@ class BackendOperation:
                     request=self._request,
                     policy=self._policy,
                     carried=self._ledger.carried(),
-                    takes_turns=self._batch_id is not None,
+                    takes_turns=self._turns.are_taken,
                 )
             )
 
@@ -416,12 +404,6 @@ class BackendOperation:
             before=outcome.before if outcome else None,
             after=outcome.after if outcome else None,
         )
-
-
-def _batch_of(request: OperationRequest) -> str | None:
-    """None also for a retry of a member, which a person asked for: it stands in no window."""
-    is_member = request.batch_id and request.op_id == member_op_id(request.batch_id, request.node_id)
-    return request.batch_id if is_member else None
 
 
 def _what_changed(outcome: Outcome, kind: Kind) -> str:
