@@ -15,7 +15,7 @@ AT_ONCE_OF_MEMBERS_S = 1.5
 
 
 class FirstWord:
-    """Sends the command and hears what comes of it at once; who follows on sends it again, with the same fence."""
+    """Sends the command and hears what comes of it at once; who follows on sends it again, with the same decision."""
 
     def __init__(self, link: NodeLink, node_id: str, command: Command, *, within: float) -> None:
         self._link = link
@@ -32,7 +32,7 @@ class FirstWord:
             except NoAnswer:
                 return NodeWord()
             return read_answer(reply) or NodeWord(
-                outcome=await self._outcome(reports), accepted=True, fence=self._command.fence
+                outcome=await self._outcome(reports), accepted=True, decision=self._command.decision
             )
 
     async def _outcome(self, reports: Reports) -> Outcome | None:

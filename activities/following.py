@@ -63,7 +63,7 @@ class Following:
         self._link_is_down = False
         """the last question was never asked"""
         self._phase = Phase.RESOLVING
-        self._told: tuple[Phase, float] | None = (self._phase, self._began) if task.fence else None
+        self._told: tuple[Phase, float] | None = (self._phase, self._began) if task.decision else None
         """a command that is followed on is known to have begun"""
         self.last_progress: Progress | None = None
 
@@ -208,7 +208,5 @@ def read_answer(reply: CommandReply) -> NodeWord | None:
             return NodeWord(outcome=reply.outcome, accepted=True)
         case Answer.BUSY:
             return NodeWord(busy_op_id=reply.busy_op_id)
-        case Answer.STALE:
-            return NodeWord(stale=True)
         case _:
             return NodeWord(refused=reply.error or f"the node answered {reply.answer}")

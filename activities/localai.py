@@ -109,7 +109,7 @@ class LocalaiWorker:
             node_id=self._node_id,
             backend=self._command.backend,
             family=self._command.family,
-            fence=self._command.fence,
+            decision=self._command.decision,
             result=result,
             reason=reason or (Reason.NODE_ERROR if result is Result.FAILED else None),
             error=error,

@@ -38,7 +38,7 @@ class NodeActivities:
         """Send the command; hear the answer, and the outcome of what is over at once."""
         if (held := await self._held(task)) is not None:
             return held
-        command = _command(task, fence=_scheduled(activity.info()))
+        command = _command(task, decision=_scheduled(activity.info()))
         within = AT_ONCE_OF_MEMBERS_S if task.request.batch_id else AT_ONCE_S
         return await FirstWord(self._link, task.request.node_id, command, within=within).heard()
 
@@ -52,7 +52,7 @@ class NodeActivities:
         following = follow(
             link=self._link,
             task=task,
-            command=_command(task, fence=task.fence or _scheduled(info)),
+            command=_command(task, decision=task.decision or _scheduled(info)),
             tell_phase=lambda phase: self._runs.report_phase(info.workflow_id or "", task.request.op_id, phase),
         )
         async with _heartbeating(following, every=task.policy.heartbeat_timeout / 4):
@@ -82,7 +82,7 @@ def _scheduled(info: activity.Info) -> int:
     return int(info.scheduled_time.timestamp() * 1000)
 
 
-def _command(task: NodeTask, *, fence: int) -> Command:
+def _command(task: NodeTask, *, decision: int) -> Command:
     wanted = task.request.wanted
     return Command(
         backend=wanted.backend,
@@ -93,7 +93,7 @@ def _command(task: NodeTask, *, fence: int) -> Command:
         op_id=task.request.op_id,
         kind=wanted.kind,
         family=wanted.family,
-        fence=fence,
+        decision=decision,
         version=wanted.version,
         mirrors=list(wanted.mirrors),
         sha256=wanted.sha256,

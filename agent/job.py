@@ -120,7 +120,7 @@ def _outcome(job: Job, **how: Any) -> Outcome:
         op_id=job.command.op_id,
         backend=job.command.backend,
         family=job.command.family,
-        fence=job.gauge.fence,
+        decision=job.gauge.decision,
         bytes_fetched=job.bytes_fetched,
         bytes_reused=job.bytes_reused,
         **how,

@@ -40,7 +40,7 @@ class Entry(Message):
 
     op_id: str
     standing: Standing
-    fence: int = 0
+    decision: int = 0
     command: Command = Command()
     outcome: Outcome | None = None
     phase: Phase = Phase.UNKNOWN
@@ -50,7 +50,7 @@ class Entry(Message):
 
     def progress(self) -> Progress:
         """How far it was when this was written down."""
-        return progress_of(self.command, self.fence, self.phase, self.bytes_done, self.bytes_total)
+        return progress_of(self.command, self.decision, self.phase, self.bytes_done, self.bytes_total)
 
     def interrupted(self) -> "Entry":
         """What a running operation is once its agent has ended."""
@@ -58,7 +58,7 @@ class Entry(Message):
             op_id=self.op_id,
             backend=self.command.backend,
             family=self.command.family,
-            fence=self.fence,
+            decision=self.decision,
             result=Result.INTERRUPTED,
             reason=Reason.INTERRUPTED,
             bytes_fetched=self.bytes_done,

@@ -38,22 +38,20 @@ class Reporter(Protocol):
     async def outcome(self, outcome: Outcome) -> None: ...
 
 
-def decide(known: Entry | None, fence: int, holder: str | None) -> Answer:
+def decide(known: Entry | None, decision: int, holder: str | None) -> Answer:
     """What a command means to this node. `holder`: another operation that runs on the same backend."""
-    if known is not None and fence < known.fence:
-        return Answer.STALE
-    if known is None or _may_begin_again(known, fence):
+    if known is None or _may_begin_again(known, decision):
         return Answer.BUSY if holder else Answer.ACCEPTED
     remembered = {Standing.RUNNING: Answer.ATTACHED, Standing.ENDED: Answer.ENDED}
     return remembered.get(known.standing, Answer.REFUSED)
 
 
-def _may_begin_again(known: Entry, fence: int) -> bool:
+def _may_begin_again(known: Entry, decision: int) -> bool:
     """An interrupted try is simply sent again; a failed one only by a newer decision to try once more."""
     if known.standing is Standing.INTERRUPTED:
         return True
     failed = known.outcome is not None and known.outcome.result is Result.FAILED
-    return known.standing is Standing.ENDED and failed and fence > known.fence
+    return known.standing is Standing.ENDED and failed and decision > known.decision
 
 
 class Operations:
@@ -90,11 +88,11 @@ class Operations:
             return _refuse(command, "A command needs op_id and family.")
         known = self._journal.get(command.op_id)
         holder = self._holders.get(command.family)
-        answer = decide(known, command.fence, holder if holder != command.op_id else None)
-        log.info("command", op_id=command.op_id, fence=command.fence, answer=answer)
+        answer = decide(known, command.decision, holder if holder != command.op_id else None)
+        log.info("command", op_id=command.op_id, decision=command.decision, answer=answer)
         match answer:
             case Answer.ACCEPTED:
-                await self._begin(command)
+                await self._begin(command, known)
             case Answer.ATTACHED:
                 await self._attach(command)
             case Answer.REFUSED:
@@ -118,7 +116,7 @@ class Operations:
         return OpReply(
             op_id=known.op_id,
             standing=OpStanding.RUNNING if job else standing,
-            fence=known.fence,
+            decision=known.decision,
             progress=job.gauge.now() if job else known.progress() if interrupted else None,
             outcome=None if job else known.outcome,
         )
@@ -157,22 +155,26 @@ class Operations:
 
     # beginning and attaching ----------------------------------------------------------------------------------
 
-    async def _begin(self, command: Command) -> None:
+    async def _begin(self, command: Command, known: Entry | None) -> None:
         """Reserve the backend before the first wait, so that a second command finds it taken."""
+        if known is not None and known.decision > command.decision:
+            command = command.model_copy(update={"decision": known.decision})
         job = Job(command, Gauge(command, self._reporter.progress, every=self._progress_every))
         self._jobs[command.op_id] = job
         self._holders[command.family] = command.op_id
-        await self._record(Entry(op_id=command.op_id, standing=Standing.RUNNING, fence=command.fence, command=command))
+        await self._record(
+            Entry(op_id=command.op_id, standing=Standing.RUNNING, decision=command.decision, command=command)
+        )
         self._in_background(asyncio.create_task(self._run(job)))
 
     async def _attach(self, command: Command) -> None:
-        """Go on with the same work, under the newer fence."""
+        """Go on with the same work, under the newer decision."""
         known = self._journal.get(command.op_id)
         job = self._jobs.get(command.op_id)
-        if known is None or job is None or command.fence == known.fence:
+        if known is None or job is None or command.decision <= known.decision:
             return
-        job.gauge.fence = command.fence
-        await self._record(known.model_copy(update={"fence": command.fence}))
+        job.gauge.decision = command.decision
+        await self._record(known.model_copy(update={"decision": command.decision}))
 
     # the work -------------------------------------------------------------------------------------------------
 
@@ -262,7 +264,7 @@ def _ended(job: Job, outcome: Outcome) -> Entry:
     return Entry(
         op_id=job.command.op_id,
         standing=standing.get(outcome.result, Standing.ENDED),
-        fence=job.gauge.fence,
+        decision=job.gauge.decision,
         command=job.command,
         outcome=outcome,
         **_reached(job),
@@ -278,7 +280,7 @@ def _tombstone(known: Entry | None, op_id: str) -> Entry:
     outcome = Outcome(op_id=op_id, result=Result.CANCELLED, reason=Reason.REQUESTED)
     if known is None:
         return Entry(op_id=op_id, standing=Standing.CANCELLED, outcome=outcome)
-    outcome = outcome.model_copy(update={"fence": known.fence, "family": known.command.family})
+    outcome = outcome.model_copy(update={"decision": known.decision, "family": known.command.family})
     return known.model_copy(update={"standing": Standing.CANCELLED, "outcome": outcome})
 
 

@@ -19,14 +19,14 @@ class Gauge:
     """Publishes at once when something moves, then at most once a window; the last value of a window is kept."""
 
     def __init__(self, command: Command, publish: Publish, *, every: float) -> None:
-        self.fence = command.fence
+        self.decision = command.decision
         self._command = command
         self._publish = publish
         self._every = every
         self._phase = Phase.RESOLVING
         self._done = 0
         self._total = command.size
-        # a restarted agent goes on with the same fence: its numbers have to be higher than before
+        # a restarted agent goes on with the same decision: its numbers have to be higher than before
         self._seq = time.time_ns() // 1_000_000
         self._samples: deque[tuple[float, int]] = deque()
         self._moved = asyncio.Event()
@@ -60,7 +60,7 @@ class Gauge:
     def now(self) -> Progress:
         rate = self._rate()
         left = max(self._total - self._done, 0)
-        reached = progress_of(self._command, self.fence, self._phase, self._done, self._total)
+        reached = progress_of(self._command, self.decision, self._phase, self._done, self._total)
         eta_s = round(left / rate, 1) if rate and left else None
         return reached.model_copy(update={"seq": self._seq, "rate": round(rate, 1), "eta_s": eta_s})
 
@@ -95,7 +95,7 @@ class Gauge:
         return (last - first) / (ended - began) if ended > began else 0.0
 
 
-def progress_of(command: Command, fence: int, phase: Phase, done: int, total: int) -> Progress:
+def progress_of(command: Command, decision: int, phase: Phase, done: int, total: int) -> Progress:
     """How far an operation is, in the words of the wire."""
     return Progress(
         op_id=command.op_id,
@@ -106,7 +106,7 @@ def progress_of(command: Command, fence: int, phase: Phase, done: int, total: in
         total=human_size(total),
         percentage=round(min(100.0 * done / total, _ALMOST), 1) if total else 0.0,
         phase=phase,
-        fence=fence,
+        decision=decision,
         bytes_done=done,
         bytes_total=total,
     )

@@ -42,7 +42,7 @@ class NodeClient:
         self._reports = reports
 
     async def command(self, node_id: str, command: Command, *, within: float) -> CommandReply:
-        """Send an install, upgrade or removal. Safe to repeat: op_id and fence tell the node what is new."""
+        """Send an install, upgrade or removal. Safe to repeat: op_id and decision tell the node what is new."""
         subject = _subject_of(command.kind)(node_id)
         return await self._ask(subject, command, CommandReply, within)
 

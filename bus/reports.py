@@ -48,7 +48,7 @@ class Reports:
         self._news = asyncio.Event()
         self._progress: Progress | None = None
         self._outcome: Outcome | None = None
-        self._fence = 0
+        self._decision = 0
 
     async def next(self, within: float) -> Progress | Outcome | None:
         """The next report; None after `within` seconds of silence, or at once after a reconnect: ask the node."""
@@ -60,13 +60,13 @@ class Reports:
         return report
 
     def take_progress(self, progress: Progress) -> None:
-        self._fence = max(self._fence, progress.fence)
+        self._decision = max(self._decision, progress.decision)
         self._progress = progress
         self._news.set()
 
     def take_outcome(self, outcome: Outcome) -> None:
         """The end of an earlier try is not the end of this one."""
-        if outcome.fence >= self._fence:
+        if outcome.decision >= self._decision:
             self._outcome = outcome
             self._news.set()
 
@@ -141,7 +141,7 @@ class ReportHub:
 
     def _is_news(self, key: Key, progress: Progress) -> bool:
         """LocalAI's workers number nothing: theirs is always news."""
-        mark = (progress.fence, progress.seq)
+        mark = (progress.decision, progress.seq)
         if mark != (0, 0) and mark <= self._newest.get(key, (0, 0)):
             return False
         self._newest[key] = mark

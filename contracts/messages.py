@@ -79,7 +79,7 @@ class Command(Message):
     # protocol 2
     kind: Kind = Kind.UNKNOWN
     family: str = ""
-    fence: int = 0
+    decision: int = 0
     version: str = ""
     sha256: str = ""
     size: int = 0
@@ -99,8 +99,6 @@ class Answer(WireEnum):
     """that work is going on already; its outcome will be published"""
     ENDED = auto()
     """that work is over; `outcome` repeats how"""
-    STALE = auto()
-    """a newer fence has been seen: the sender is out of date"""
     BUSY = auto()
     """another operation holds this backend: `busy_op_id`"""
     REFUSED = auto()
@@ -124,7 +122,7 @@ class Outcome(Message):
     node_id: str = ""
     backend: str = ""
     family: str = ""
-    fence: int = 0
+    decision: int = 0
     result: Result = Result.UNKNOWN
     reason: Reason | None = None
     error: str = ""
@@ -171,9 +169,9 @@ class Progress(Message):
     phase: Phase = Phase.UNKNOWN
     # protocol 2
     family: str = ""
-    fence: int = 0
+    decision: int = 0
     seq: int = 0
-    """rises within one fence: readers drop what is not newer"""
+    """rises within one decision: readers drop what is not newer"""
     bytes_done: int = 0
     bytes_total: int = 0
     rate: float = 0.0
@@ -202,7 +200,7 @@ class OpStanding(WireEnum):
 class OpReply(Message):
     op_id: str
     standing: OpStanding = OpStanding.UNKNOWN
-    fence: int = 0
+    decision: int = 0
     progress: Progress | None = None
     outcome: Outcome | None = None
 

@@ -219,13 +219,13 @@ WATCH_FLEET = "watch_fleet"
 
 
 class NodeTask(Payload):
-    """Input of `first_word` and `run_on_node`; the fence is the time for which the first of them was scheduled."""
+    """Input of `first_word` and `run_on_node`; the decision is the time for which the first of them was scheduled."""
 
     request: OperationRequest
     policy: Policy
     on_node: bool = False
     """the node works on it already, as far as we know: a hold does not concern it"""
-    fence: int = 0
+    decision: int = 0
     """of the command that the node has accepted; 0: it is sent now"""
 
 
@@ -244,9 +244,7 @@ class NodeWord(Payload):
     held: str = ""
     """an operator holds back what is not on a node yet; says who and why"""
     busy_op_id: str = ""
-    stale: bool = False
-    """a later run speaks for this operation"""
-    fence: int = 0
+    decision: int = 0
     """with which it was asked"""
 
 

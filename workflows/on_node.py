@@ -21,7 +21,7 @@ class OnNode:
         self._policy = start.policy
         self._listening: workflow.ActivityHandle[NodeWord] | None = None
         self._maybe = start.carried is not None and start.carried.dispatched_at is not None
-        self._fence = 0
+        self._decision = 0
         self.is_unasked = start.asks_at_once and start.carried is None and start.request.protocol is Protocol.NODESMITH
         """the first word is still to be heard"""
         self._word_is_missing = self.is_unasked
@@ -60,7 +60,7 @@ class OnNode:
             return None
         self._word_is_missing = False
         self._maybe = word.accepted or not (word.away or word.held)
-        self._fence = word.fence
+        self._decision = word.decision
         return word
 
     def listen(self, *, on_node: bool) -> None:
@@ -75,7 +75,7 @@ class OnNode:
 
     async def read(self) -> NodeWord:
         """What was heard; nothing, if our worker died or stopped: the node goes on."""
-        listening, self._listening, self._fence = self._listening, None, 0
+        listening, self._listening, self._decision = self._listening, None, 0
         self._word_is_missing = False
         was_there, self._maybe = self._maybe, True
         try:
@@ -110,7 +110,7 @@ class OnNode:
         return word
 
     def _task(self, *, on_node: bool) -> NodeTask:
-        return NodeTask(request=self._request, policy=self._policy, on_node=on_node, fence=self._fence)
+        return NodeTask(request=self._request, policy=self._policy, on_node=on_node, decision=self._decision)
 
     def _title(self) -> str:
         wanted = self._request.wanted

@@ -83,16 +83,16 @@ class Scene:
         self._link = link
         self._node_id = node_id
 
-    def following(self, policy: Policy = QUICK, *, kind: Kind = Kind.INSTALL, fence: int = 0) -> Following:
-        return Following(self._link, self._task(policy, fence), self._command(kind), self._tell)
+    def following(self, policy: Policy = QUICK, *, kind: Kind = Kind.INSTALL, decision: int = 0) -> Following:
+        return Following(self._link, self._task(policy, decision), self._command(kind), self._tell)
 
     def first_word(self, within: float = 10) -> FirstWord:
         return FirstWord(self._link, self._node_id, self._command(), within=within)
 
     def _command(self, kind: Kind = Kind.INSTALL) -> Command:
-        return Command(backend="echo", family="echo", op_id=self.op_id, fence=1, kind=kind)
+        return Command(backend="echo", family="echo", op_id=self.op_id, decision=1, kind=kind)
 
-    def _task(self, policy: Policy, fence: int = 0) -> NodeTask:
+    def _task(self, policy: Policy, decision: int = 0) -> NodeTask:
         request = OperationRequest(
             op_id=self.op_id,
             node_id=self._node_id,
@@ -100,7 +100,7 @@ class Scene:
             wanted=Wanted(backend="echo", family="echo", version="2"),
             created_at=datetime.now(UTC),
         )
-        return NodeTask(request=request, policy=policy, fence=fence)
+        return NodeTask(request=request, policy=policy, decision=decision)
 
     async def _tell(self, phase: Phase) -> None:
         if self.temporal_is_away:
@@ -110,10 +110,10 @@ class Scene:
         self.told.set()
 
     def ended(self, result: Result = Result.SUCCEEDED, reason: Reason | None = None) -> Outcome:
-        return Outcome(op_id=self.op_id, node_id=self._node_id, fence=1, result=result, reason=reason)
+        return Outcome(op_id=self.op_id, node_id=self._node_id, decision=1, result=result, reason=reason)
 
     def progress(self, done: int, phase: Phase = Phase.DOWNLOADING) -> Progress:
-        return Progress(op_id=self.op_id, node_id=self._node_id, fence=1, seq=done, bytes_done=done, phase=phase)
+        return Progress(op_id=self.op_id, node_id=self._node_id, decision=1, seq=done, bytes_done=done, phase=phase)
 
 
 @asynccontextmanager
@@ -215,7 +215,7 @@ async def test_a_node_that_lost_the_operation_gets_the_command_again(scene: Scen
     scene.desk.standing = [OpReply(op_id=scene.op_id, standing=standing)]
     running = asyncio.create_task(scene.following().until_outcome())
     first, second = await scene.desk.commands.get(), await scene.desk.commands.get()
-    assert first == second, "the same operation and the same fence"
+    assert first == second, "the same operation and the same decision"
     await scene.desk.reports.outcome(scene.ended())
     assert (await running).outcome is not None
 
@@ -251,7 +251,6 @@ async def test_no_outcome_in_time_gives_the_slot_back_without_a_verdict(scene: S
     ("reply", "expected"),
     [
         (CommandReply(answer=Answer.BUSY, busy_op_id="other"), {"busy_op_id": "other"}),
-        (CommandReply(answer=Answer.STALE), {"stale": True}),
         (CommandReply(answer=Answer.REFUSED, error="cancelled before"), {"refused": "cancelled before"}),
     ],
 )
@@ -315,7 +314,7 @@ def test_a_burst_is_told_bit_by_bit_and_what_comes_later_at_once() -> None:
 
 async def test_what_is_over_at_once_is_the_first_word(scene: Scene) -> None:
     asking = asyncio.create_task(scene.first_word().heard())
-    assert (await scene.desk.commands.get()).fence == 1
+    assert (await scene.desk.commands.get()).decision == 1
     await scene.desk.reports.progress(scene.progress(7))
     await scene.desk.reports.outcome(scene.ended())
     word = await asking
@@ -326,7 +325,7 @@ class InstantDesk(PlayedDesk):
     """Is done before it answers."""
 
     async def command(self, command: Command) -> CommandReply:
-        await self.reports.outcome(Outcome(op_id=command.op_id, fence=command.fence, result=Result.SUCCEEDED))
+        await self.reports.outcome(Outcome(op_id=command.op_id, decision=command.decision, result=Result.SUCCEEDED))
         return await super().command(command)
 
 
@@ -343,7 +342,7 @@ async def test_what_has_begun_is_followed_by_somebody_else(scene: Scene, result:
     await scene.desk.commands.get()
     if result is not None:
         await scene.desk.reports.outcome(scene.ended(result))
-    assert await asking == NodeWord(accepted=True, fence=1)
+    assert await asking == NodeWord(accepted=True, decision=1)
 
 
 async def test_a_node_that_nobody_serves_is_away_at_once(nats_server: NatsForTests) -> None:
@@ -362,7 +361,7 @@ async def test_an_operation_that_has_ended_is_not_done_again_by_a_first_word(sce
 
 
 async def test_who_follows_what_has_begun_does_not_announce_it_again(scene: Scene) -> None:
-    following = asyncio.create_task(scene.following(fence=1).until_outcome())
+    following = asyncio.create_task(scene.following(decision=1).until_outcome())
     await scene.desk.commands.get()
     await scene.desk.reports.progress(scene.progress(7))
     await scene.desk.questions.get()

@@ -88,5 +88,5 @@ class Bench:
         return reply
 
 
-def install(op_id: str = "op", *, family: str = "echo", fence: int = 1, kind: Kind = Kind.INSTALL) -> Command:
-    return Command(op_id=op_id, family=family, backend=family, fence=fence, kind=kind)
+def install(op_id: str = "op", *, family: str = "echo", decision: int = 1, kind: Kind = Kind.INSTALL) -> Command:
+    return Command(op_id=op_id, family=family, backend=family, decision=decision, kind=kind)

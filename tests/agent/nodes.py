@@ -87,7 +87,7 @@ class Node:
                 "uri": path,
                 "sha256": digest(content),
                 "size": len(content),
-                "fence": 1,
+                "decision": 1,
                 **fields,
             }
         )

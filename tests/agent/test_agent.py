@@ -228,7 +228,7 @@ async def test_a_source_that_is_down_says_when_to_come_back(start_agent: StartAg
     outcome = await node.outcome_of(command)
     assert (outcome.result, outcome.reason, outcome.retry_after_s) == (Result.FAILED, Reason.SOURCE_DOWN, 30)
     node.site.serve(command.uri, ECHO_1)
-    again = await node.outcome_of(command.model_copy(update={"fence": 2}))
+    again = await node.outcome_of(command.model_copy(update={"decision": 2}))
     assert again.result is Result.SUCCEEDED
 
 
@@ -254,14 +254,14 @@ async def ticks_of(node: Node, command: Command) -> list[Progress]:
 
 
 async def test_a_second_try_reports_its_progress_as_the_first_did(start_agent: StartAgent):
-    """G9; S25, superseded: a try after a back-off is heard on the same subject, under its own fence."""
+    """G9; S25, superseded: a try after a back-off is heard on the same subject, under its own decision."""
     node, content = await start_agent(progress_interval=0), big(3_000_000)
     command = node.command(content)
     node.site.serve(command.uri, b"", status=404)
     assert (await node.outcome_of(command)).result is Result.FAILED
     node.site.serve(command.uri, content)
-    ticks = await ticks_of(node, command.model_copy(update={"fence": 2}))
-    assert {tick.fence for tick in ticks} == {2}
+    ticks = await ticks_of(node, command.model_copy(update={"decision": 2}))
+    assert {tick.decision for tick in ticks} == {2}
     assert 0 < max(tick.bytes_done for tick in ticks) <= len(content)
 
 
@@ -316,7 +316,7 @@ async def test_a_cancel_stops_the_bytes_and_leaves_the_tree_untouched(start_agen
     assert (reply.answer, reply.bytes_done <= 1_000_000) == (CancelAnswer.STOPPED, True)
     assert 0 <= reply.stopped_after_s < 10
     served.gate.set()
-    assert (await node.send(command.model_copy(update={"fence": 99}))).answer is Answer.REFUSED
+    assert (await node.send(command.model_copy(update={"decision": 99}))).answer is Answer.REFUSED
     asked = await node.control.ask(node.id, command.op_id, within=LONG)
     assert asked.outcome is not None
     assert (asked.standing, asked.outcome.result) == (OpStanding.ENDED, Result.CANCELLED)

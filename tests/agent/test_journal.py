@@ -33,27 +33,29 @@ def reopened(folder: Path) -> tuple[DiskJournal, list[Entry]]:
 
 async def test_an_ended_operation_is_found_again_as_it_was(journal, folder):
     outcome = Outcome(op_id="op", result=Result.SUCCEEDED, bytes_fetched=7)
-    entry = Entry(op_id="op", standing=Standing.ENDED, fence=3, command=Command(uri="/a"), outcome=outcome)
+    entry = Entry(op_id="op", standing=Standing.ENDED, decision=3, command=Command(uri="/a"), outcome=outcome)
     await journal.put(entry)
     again, interrupted = reopened(folder)
     assert (again.get("op"), interrupted) == (entry, [])
 
 
 async def test_what_ran_reads_as_interrupted_and_is_told_once(journal, folder):
-    await journal.put(Entry(op_id="op", standing=Standing.RUNNING, fence=3, command=Command(family="echo")))
+    await journal.put(Entry(op_id="op", standing=Standing.RUNNING, decision=3, command=Command(family="echo")))
     again, (told,) = reopened(folder)
     assert told == again.get("op")
     assert told.standing is Standing.INTERRUPTED
     assert told.outcome is not None
-    assert (told.outcome.result, told.outcome.fence, told.outcome.family) == (Result.INTERRUPTED, 3, "echo")
+    assert (told.outcome.result, told.outcome.decision, told.outcome.family) == (Result.INTERRUPTED, 3, "echo")
     assert reopened(folder)[1] == []
 
 
 async def test_the_last_of_many_writes_is_what_stays(journal, folder):
-    await asyncio.gather(*(journal.put(Entry(op_id="op", standing=Standing.ENDED, fence=fence)) for fence in range(50)))
+    await asyncio.gather(
+        *(journal.put(Entry(op_id="op", standing=Standing.ENDED, decision=decision)) for decision in range(50))
+    )
     last = reopened(folder)[0].get("op")
     assert last is not None
-    assert last.fence == 49
+    assert last.decision == 49
 
 
 async def test_files_are_private_and_no_draft_is_left(journal, folder):

@@ -28,7 +28,7 @@ LOWER, SAME, HIGHER = 4, 5, 6
 
 def entry(standing: Standing, result: Result | None = None) -> Entry:
     outcome = Outcome(op_id="op", result=result) if result else None
-    return Entry(op_id="op", standing=standing, fence=SAME, outcome=outcome)
+    return Entry(op_id="op", standing=standing, decision=SAME, outcome=outcome)
 
 
 SUCCEEDED = entry(Standing.ENDED, Result.SUCCEEDED)
@@ -39,34 +39,34 @@ CANCELLED = entry(Standing.CANCELLED, Result.CANCELLED)
 
 
 @pytest.mark.parametrize(
-    ("known", "fence", "holder", "answer"),
+    ("known", "decision", "holder", "answer"),
     [
         (None, 0, None, Answer.ACCEPTED),
         (None, 9, None, Answer.ACCEPTED),
         (None, 9, "other", Answer.BUSY),
-        (RUNNING, LOWER, None, Answer.STALE),
+        (RUNNING, LOWER, None, Answer.ATTACHED),
         (RUNNING, SAME, None, Answer.ATTACHED),
         (RUNNING, HIGHER, None, Answer.ATTACHED),
-        (SUCCEEDED, LOWER, None, Answer.STALE),
+        (SUCCEEDED, LOWER, None, Answer.ENDED),
         (SUCCEEDED, SAME, None, Answer.ENDED),
         (SUCCEEDED, HIGHER, None, Answer.ENDED),
         (SUCCEEDED, HIGHER, "other", Answer.ENDED),
-        (FAILED, LOWER, None, Answer.STALE),
+        (FAILED, LOWER, None, Answer.ENDED),
         (FAILED, SAME, None, Answer.ENDED),
         (FAILED, HIGHER, None, Answer.ACCEPTED),
         (FAILED, HIGHER, "other", Answer.BUSY),
-        (INTERRUPTED, LOWER, None, Answer.STALE),
+        (INTERRUPTED, LOWER, None, Answer.ACCEPTED),
         (INTERRUPTED, SAME, None, Answer.ACCEPTED),
         (INTERRUPTED, HIGHER, None, Answer.ACCEPTED),
         (INTERRUPTED, SAME, "other", Answer.BUSY),
-        (CANCELLED, LOWER, None, Answer.STALE),
+        (CANCELLED, LOWER, None, Answer.REFUSED),
         (CANCELLED, SAME, None, Answer.REFUSED),
         (CANCELLED, HIGHER, None, Answer.REFUSED),
         (CANCELLED, HIGHER, "other", Answer.REFUSED),
     ],
 )
-def test_the_fence_rules(known, fence, holder, answer):
-    assert decide(known, fence, holder) is answer
+def test_the_decision_table(known, decision, holder, answer):
+    assert decide(known, decision, holder) is answer
 
 
 async def test_an_operation_that_breaks_fails_alone():
@@ -94,13 +94,13 @@ async def test_a_repeated_command_attaches_to_the_work_in_progress():
     assert bench.hands.begun == ["op"]
 
 
-async def test_the_outcome_carries_the_newest_fence_and_an_older_command_is_stale():
+async def test_the_outcome_carries_the_newest_decision_and_an_older_command_attaches():
     bench = Bench()
-    await bench.send(install(fence=1))
-    assert (await bench.send(install(fence=3))).answer is Answer.ATTACHED
-    assert (await bench.send(install(fence=2))).answer is Answer.STALE
+    await bench.send(install(decision=1))
+    assert (await bench.send(install(decision=3))).answer is Answer.ATTACHED
+    assert (await bench.send(install(decision=2))).answer is Answer.ATTACHED
     await bench.hands.tell("op", "succeed")
-    assert (await bench.notes.ended("op")).fence == 3
+    assert (await bench.notes.ended("op")).decision == 3
 
 
 async def test_an_ended_operation_is_repeated_from_memory():
@@ -108,21 +108,21 @@ async def test_an_ended_operation_is_repeated_from_memory():
     await bench.send(install())
     await bench.hands.tell("op", "succeed")
     outcome = await bench.notes.ended("op")
-    reply = await bench.send(install(fence=9))
+    reply = await bench.send(install(decision=9))
     assert (reply.answer, reply.outcome) == (Answer.ENDED, outcome)
     assert bench.hands.begun == ["op"]
 
 
-async def test_a_failed_operation_is_tried_again_under_a_newer_fence_only():
+async def test_a_failed_operation_is_tried_again_for_a_newer_decision_only():
     bench = Bench()
-    await bench.send(install(fence=1))
+    await bench.send(install(decision=1))
     await bench.hands.tell("op", "fail")
     failure = await bench.notes.ended("op")
     assert (failure.result, failure.reason, failure.error) == (Result.FAILED, Reason.DOWNLOAD_FAILED, "as told")
-    assert (await bench.send(install(fence=1))).outcome == failure
-    assert (await bench.send(install(fence=2))).answer is Answer.ACCEPTED
+    assert (await bench.send(install(decision=1))).outcome == failure
+    assert (await bench.send(install(decision=2))).answer is Answer.ACCEPTED
     await bench.hands.tell("op", "succeed")
-    assert (await bench.notes.ended("op", times=2)).fence == 2
+    assert (await bench.notes.ended("op", times=2)).decision == 2
 
 
 async def test_one_operation_on_a_backend_and_others_beside_it():
@@ -147,9 +147,9 @@ async def test_a_command_without_identity_is_refused(command):
 async def test_what_the_node_says_when_asked():
     bench = Bench()
     assert (await bench.desk.ask(OpQuestion(op_id="op"))).standing is OpStanding.UNKNOWN
-    await bench.send(install(fence=7))
+    await bench.send(install(decision=7))
     running = await bench.desk.ask(OpQuestion(op_id="op"))
-    assert (running.standing, running.fence) == (OpStanding.RUNNING, 7)
+    assert (running.standing, running.decision) == (OpStanding.RUNNING, 7)
     assert running.progress is not None
     await bench.hands.tell("op", "succeed")
     outcome = await bench.notes.ended("op")
@@ -167,7 +167,7 @@ async def test_a_cancel_stops_the_work_and_it_never_begins_again():
     assert (reply.answer, bench.desk.open_ops()) == (CancelAnswer.STOPPED, [])
     assert bench.hands.discarded == ["op"]
     assert (await bench.notes.ended("op")).result is Result.CANCELLED
-    assert (await bench.send(install(fence=99))).answer is Answer.REFUSED
+    assert (await bench.send(install(decision=99))).answer is Answer.REFUSED
     asked = await bench.desk.ask(OpQuestion(op_id="op"))
     assert asked.outcome is not None
     assert (asked.standing, asked.outcome.result) == (OpStanding.ENDED, Result.CANCELLED)
@@ -183,7 +183,7 @@ async def test_keep_leaves_the_partial_download():
 async def test_a_cancel_before_its_command_is_remembered():
     bench = Bench()
     assert (await bench.desk.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
-    assert (await bench.send(install(fence=99))).answer is Answer.REFUSED
+    assert (await bench.send(install(decision=99))).answer is Answer.REFUSED
     assert bench.hands.begun == []
 
 
@@ -220,11 +220,11 @@ async def test_a_removal_that_runs_is_not_cancelled():
 async def test_a_failed_operation_is_buried_by_a_cancel():
     """Nothing runs, but without a tombstone the next try would come."""
     bench = Bench()
-    await bench.send(install(fence=1))
+    await bench.send(install(decision=1))
     await bench.hands.tell("op", "fail")
     await bench.notes.ended("op")
     assert (await bench.desk.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
-    assert (await bench.send(install(fence=2))).answer is Answer.REFUSED
+    assert (await bench.send(install(decision=2))).answer is Answer.REFUSED
 
 
 async def test_many_cancels_at_once_are_all_acknowledged():
@@ -340,21 +340,21 @@ STEPS = st.one_of(
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.lists(STEPS, max_size=25))
 def test_whatever_happens_the_rules_hold(steps):
-    """Two families (a and b share one): never two at work on one, never again after a cancel, fences only rise."""
+    """Two families (a and b share one): one at work on each, none after a cancel, a failed one by a newer decision."""
     asyncio.run(_live_through(steps))
 
 
 async def _live_through(steps: list[tuple[str, str, int]]) -> None:
-    bench, buried, fences = Bench(), set[str](), dict[str, int]()
-    for act, op_id, fence in steps:
+    bench, buried, failed_at = Bench(), set[str](), dict[str, int]()
+    for act, op_id, decision in steps:
         begun = len(bench.hands.begun)
         match act:
             case "command":
-                reply = await bench.send(install(op_id, family="f" if op_id in "ab" else "g", fence=fence))
+                reply = await bench.send(install(op_id, family="f" if op_id in "ab" else "g", decision=decision))
                 if reply.answer in (Answer.ACCEPTED, Answer.ATTACHED):
-                    assert fence >= fences.get(op_id, 0)
                     assert op_id not in buried
-                    fences[op_id] = fence
+                if reply.answer is Answer.ACCEPTED:
+                    assert decision > failed_at.pop(op_id, 0)
                 for _ in range(5):
                     await asyncio.sleep(0)
                 assert len(bench.hands.begun) == begun + (reply.answer is Answer.ACCEPTED)
@@ -369,5 +369,5 @@ async def _live_through(steps: list[tuple[str, str, int]]) -> None:
             case word if op_id in bench.hands.working.values():
                 ended = sum(outcome.op_id == op_id for outcome in bench.notes.outcomes)
                 await bench.hands.tell(op_id, word)
-                await bench.notes.ended(op_id, times=ended + 1)
+                failed_at[op_id] = (await bench.notes.ended(op_id, times=ended + 1)).decision
     await bench.desk.close()

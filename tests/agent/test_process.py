@@ -102,7 +102,7 @@ async def test_a_killed_agent_resumes_nothing_by_itself_and_everything_when_told
         report = await reports.next(LONG)  # it reports by itself what it was in the middle of
         while not isinstance(report, Outcome):
             report = await reports.next(LONG)
-        assert (report.result, report.fence) == (Result.INTERRUPTED, command.fence)
+        assert (report.result, report.decision) == (Result.INTERRUPTED, command.decision)
     asked = await node.control.ask(node.id, command.op_id, within=LONG)
     assert asked.standing is OpStanding.INTERRUPTED
     assert asked.progress is not None
@@ -129,7 +129,7 @@ async def test_a_cancel_survives_the_kill_of_its_agent(process: Process):
     await node.control.cancel(node.id, CancelCommand(op_id="never-heard-of"), within=LONG)
     await process.killed()
     await process.start()
-    assert (await node.send(command.model_copy(update={"fence": 99}))).answer is Answer.REFUSED
+    assert (await node.send(command.model_copy(update={"decision": 99}))).answer is Answer.REFUSED
     unheard = command.model_copy(update={"op_id": "never-heard-of"})
     assert (await node.send(unheard)).answer is Answer.REFUSED
     assert node.tree() == {}
@@ -142,7 +142,7 @@ async def test_an_outcome_survives_the_kill_of_its_agent(process: Process):
     before = node.tree()
     await process.killed()
     await process.start()
-    reply = await node.send(command.model_copy(update={"fence": 99}))
+    reply = await node.send(command.model_copy(update={"decision": 99}))
     assert reply.outcome is not None
     assert (reply.answer, reply.outcome.result) == (Answer.ENDED, outcome.result)
     assert node.tree() == before

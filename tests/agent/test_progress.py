@@ -32,7 +32,7 @@ async def heard():
 
 
 def gauge(heard: Heard, *, every: float, size: int = 1000) -> Gauge:
-    return Gauge(Command(op_id="op", fence=5, size=size, uri="/a/echo-1.tar.gz"), heard.publish, every=every)
+    return Gauge(Command(op_id="op", decision=5, size=size, uri="/a/echo-1.tar.gz"), heard.publish, every=every)
 
 
 async def test_the_first_move_is_told_at_once_and_the_rest_of_the_window_is_held_back(heard):
@@ -77,8 +77,8 @@ async def test_it_never_goes_back_and_never_says_complete(heard):
     await meter.close()
 
 
-async def test_numbers_rise_also_over_a_restart_with_the_same_fence(heard):
-    """Readers drop what is not newer, and a restarted agent goes on with the fence it is given."""
+async def test_numbers_rise_also_over_a_restart_with_the_same_decision(heard):
+    """Readers drop what is not newer, and a restarted agent goes on with the decision it is given."""
     first = gauge(heard, every=0)
     first.move(Phase.DOWNLOADING, 1)
     before = (await heard.next()).seq

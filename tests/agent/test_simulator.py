@@ -64,7 +64,7 @@ async def answering(control: NodeClient, node_id: str) -> None:
 
 def install(**fields: object) -> Command:
     op_id = str(uuid.uuid4())
-    return Command(op_id=op_id, kind=Kind.INSTALL, backend="echo", family="echo", fence=1, **fields)
+    return Command(op_id=op_id, kind=Kind.INSTALL, backend="echo", family="echo", decision=1, **fields)
 
 
 async def outcome_on(control: NodeClient, node_id: str, command: Command) -> tuple[Outcome, list[Progress]]:
@@ -137,7 +137,7 @@ async def test_played_localai_workers_answer_at_the_end(control_plane: Web, cont
             second = asyncio.create_task(control.command(node_id, command, within=LONG))
             report = await reports.next(LONG)
         assert isinstance(report, Progress)
-        assert (report.seq, report.fence, report.backend) == (0, 0, "echo")
+        assert (report.seq, report.decision, report.backend) == (0, 0, "echo")
         assert [(await each).success for each in (first, second)] == [True, True]
         with pytest.raises(NodeAway):
             await control.cancel(node_id, CancelCommand(op_id=command.op_id), within=LONG)

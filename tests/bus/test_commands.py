@@ -90,9 +90,9 @@ async def desk(start_node: StartNode, node_id):
     ],
 )
 async def test_a_command_arrives_as_what_it_means(client, desk, node_id, kind, arrives_as):
-    reply = await client.command(node_id, Command(op_id="op", kind=kind, fence=7), within=10)
+    reply = await client.command(node_id, Command(op_id="op", kind=kind, decision=7), within=10)
     assert reply.answer is Answer.ACCEPTED
-    assert [(each.kind, each.fence) for each in desk.heard] == [(arrives_as, 7)]
+    assert [(each.kind, each.decision) for each in desk.heard] == [(arrives_as, 7)]
 
 
 async def test_each_question_has_its_answer(client, desk, node_id):

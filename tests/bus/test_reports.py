@@ -28,8 +28,8 @@ def op_id() -> str:
     return str(uuid.uuid4())
 
 
-def tick(op_id: str, *, seq: int, fence: int = 1, done: int = 0) -> Progress:
-    return Progress(op_id=op_id, seq=seq, fence=fence, bytes_done=done)
+def tick(op_id: str, *, seq: int, decision: int = 1, done: int = 0) -> Progress:
+    return Progress(op_id=op_id, seq=seq, decision=decision, bytes_done=done)
 
 
 async def test_progress_and_outcome_come_in_order(hub, start_node: StartNode, node_id, op_id):
@@ -37,7 +37,7 @@ async def test_progress_and_outcome_come_in_order(hub, start_node: StartNode, no
     async with hub.attach(node_id, op_id) as attached:
         await reports.progress(tick(op_id, seq=1, done=10))
         first = await attached.next(LONG)
-        await reports.outcome(Outcome(op_id=op_id, result=Result.SUCCEEDED, fence=1))
+        await reports.outcome(Outcome(op_id=op_id, result=Result.SUCCEEDED, decision=1))
         last = await attached.next(LONG)
     assert isinstance(first, Progress)
     assert (first.bytes_done, first.node_id) == (10, node_id)
@@ -75,7 +75,7 @@ async def test_silence_is_none(hub, node_id, op_id):
         ((2, 1), (1, 9), False),
         ((0, 0), (0, 0), True),
     ],
-    ids=["next", "repeated", "overtaken", "new fence", "old fence", "LocalAI numbers nothing"],
+    ids=["next", "repeated", "overtaken", "new decision", "old decision", "LocalAI numbers nothing"],
 )
 async def test_stale_progress_is_dropped(hub, start_node: StartNode, node_id, op_id, earlier, later, is_news):
     """S41: stale."""
@@ -84,21 +84,21 @@ async def test_stale_progress_is_dropped(hub, start_node: StartNode, node_id, op
     ended = asyncio.Event()
     hub.on_progress(heard.append)
     hub.on_unclaimed_outcome(lambda _outcome: ended.set())
-    for fence, seq in (earlier, later):
-        await reports.progress(tick(op_id, fence=fence, seq=seq))
+    for decision, seq in (earlier, later):
+        await reports.progress(tick(op_id, decision=decision, seq=seq))
     async with hub.attach(node_id, op_id) as attached:
-        await reports.progress(tick(op_id, fence=9, seq=9))
+        await reports.progress(tick(op_id, decision=9, seq=9))
         await attached.next(LONG)  # ticks of one node come in order: the two above are through as well
-    assert len([progress for progress in heard if progress.fence < 9]) == (2 if is_news else 1)
+    assert len([progress for progress in heard if progress.decision < 9]) == (2 if is_news else 1)
 
 
 async def test_the_end_of_an_earlier_try_is_not_the_end_of_this_one(hub, start_node: StartNode, node_id, op_id):
     reports = NodeReports(await start_node(node_id), node_id)
     async with hub.attach(node_id, op_id) as attached:
-        await reports.progress(tick(op_id, fence=2, seq=1))
+        await reports.progress(tick(op_id, decision=2, seq=1))
         assert isinstance(await attached.next(LONG), Progress)
-        await reports.outcome(Outcome(op_id=op_id, fence=1, result=Result.FAILED))
-        await reports.outcome(Outcome(op_id=op_id, fence=2, result=Result.SUCCEEDED))
+        await reports.outcome(Outcome(op_id=op_id, decision=1, result=Result.FAILED))
+        await reports.outcome(Outcome(op_id=op_id, decision=2, result=Result.SUCCEEDED))
         outcome = await attached.next(LONG)
     assert isinstance(outcome, Outcome)
     assert outcome.result is Result.SUCCEEDED

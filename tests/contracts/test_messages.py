@@ -29,7 +29,7 @@ OUTCOME = Outcome(
     op_id="op",
     node_id="n1",
     family="echo",
-    fence=7,
+    decision=7,
     result=Result.SUCCEEDED,
     changed=True,
     before=Installed(name="echo", version="1"),
@@ -38,7 +38,7 @@ OUTCOME = Outcome(
 )
 
 MESSAGES = [
-    Command(backend="echo", op_id="op", kind=Kind.INSTALL, fence=7, size=3, sha256="ab"),
+    Command(backend="echo", op_id="op", kind=Kind.INSTALL, decision=7, size=3, sha256="ab"),
     CommandReply(success=True, op_id="op", answer=Answer.ENDED, outcome=OUTCOME),
     OUTCOME,
     Progress(op_id="op", percentage=0.0, phase=Phase.DOWNLOADING, seq=3, bytes_done=5, eta_s=1.5),

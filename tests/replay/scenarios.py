@@ -195,7 +195,7 @@ SCENARIOS: dict[Play, Policy] = {
 
 AT_ONCE: dict[Play, NodeWord] = {
     over_at_once: NodeWord(outcome=Outcome(op_id="op", result=Result.SUCCEEDED, changed=True), accepted=True),
-    begun_at_once: NodeWord(accepted=True, fence=7),
+    begun_at_once: NodeWord(accepted=True, decision=7),
     cancelled_while_waiting: NodeWord(away=True),
 }
 """the node's first word in these; in all others it leaves open what it does"""

@@ -41,15 +41,15 @@ async def test_what_the_node_finishes_at_once_needs_nobody_who_stays_attached(be
     assert operation.station.commands.empty()
 
 
-async def test_what_has_begun_at_once_is_followed_with_the_same_fence(begin: Begin) -> None:
-    """Another fence would have a node try again what failed between the two."""
-    operation = await begin(at_once=NodeWord(accepted=True, fence=7))
+async def test_what_has_begun_at_once_is_followed_with_the_same_decision(begin: Begin) -> None:
+    """Another decision would have a node try again what failed between the two."""
+    operation = await begin(at_once=NodeWord(accepted=True, decision=7))
     await operation.station.reached(State.RUNNING)
     task = await operation.station.commands.get()
-    assert (task.fence, task.on_node) == (7, True)
+    assert (task.decision, task.on_node) == (7, True)
     operation.station.say(NodeWord(accepted=True))
     await operation.station.reached(State.STILL_INSTALLING)
-    assert (await operation.station.commands.get()).fence == 0, "a later attempt has a fence of its own"
+    assert (await operation.station.commands.get()).decision == 0, "a later attempt has a decision of its own"
     operation.station.say(operation.succeeded())
     assert (await operation.result()).state is State.SUCCEEDED
 
