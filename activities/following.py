@@ -6,8 +6,20 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from contracts.messages import Answer, Command, CommandReply, OpStanding, Outcome, Progress, Result
-from contracts.temporal import NodeTask, NodeWord
+from activities.dispatch import is_of_decision, read_answer
+from activities.sending import NotSent, Sender
+from contracts.dispatch import (
+    Accepted,
+    DispatchResult,
+    DispatchTask,
+    Ended,
+    NatsUnreachable,
+    NodeUnreachable,
+    Silent,
+    StoreUnreachable,
+    Unsent,
+)
+from contracts.messages import OpReply, OpStanding, Outcome, Progress, Result
 from domain.errors import LinkDown, NoAnswer, NodeAway, NodesmithError, ServiceUnavailable
 from domain.operation import Phase
 from services.ports import NodeLink, Reports
@@ -46,11 +58,13 @@ class Following:
     """Lives as long as one `run_on_node`; decides nothing, only finds out what the node says."""
 
     def __init__(
-        self, link: NodeLink, task: NodeTask, command: Command, tell_phase: TellPhase, pace: Pace | None = None
+        self, link: NodeLink, sender: Sender, task: DispatchTask, tell_phase: TellPhase, pace: Pace | None = None
     ) -> None:
         self._link = link
+        self._sender = sender
         self._node_id = task.request.node_id
-        self._command = command
+        self._op_id = task.request.op_id
+        self._decision = task.decision
         self._policy = task.policy
         self._tell_phase = tell_phase
         self._pace = pace if pace and task.request.batch_id else None
@@ -63,61 +77,76 @@ class Following:
         self._link_is_down = False
         """the last question was never asked"""
         self._phase = Phase.RESOLVING
-        self._told: tuple[Phase, float] | None = (self._phase, self._began) if task.decision else None
-        """a command that is followed on is known to have begun"""
+        self._told: tuple[Phase, float] | None = (self._phase, self._began) if task.accepted else None
+        """the run knows already that a node which has accepted works on it"""
         self.last_progress: Progress | None = None
 
-    async def until_outcome(self) -> NodeWord:
-        """Protocol 2: accepted at once, the outcome on its own subject, and questions when it is quiet."""
-        async with self._link.attach(self._node_id, self._command.op_id) as reports:
-            word = await self._send()
-            while word is None and self._time_left() > 0:
-                word = await self._listen(reports)
-            return word or NodeWord(accepted=self._is_accepted())
+    async def until_outcome(self) -> DispatchResult:
+        """Protocol 2: ask what the node knows, send if it knows nothing, then wait for the outcome."""
+        async with self._link.attach(self._node_id, self._op_id) as reports:
+            try:
+                result = await self._attach()
+                while result is None and self._time_left() > 0:
+                    result = await self._listen(reports)
+            except NotSent as refused:
+                return self._unsent(refused.why)
+            return result or Silent(accepted=self._is_accepted())
 
-    async def _send(self) -> NodeWord | None:
-        """Send the command; None when the node has begun, or when we cannot know."""
+    async def _attach(self) -> DispatchResult | None:
+        """The first question; a node where nobody listens is reported at once."""
         try:
-            reply = await self._link.command(
-                self._node_id, self._command, within=self._policy.accept_timeout.total_seconds()
-            )
+            reply = await self._link.ask(self._node_id, self._op_id, within=ASK_ANSWER_S)
         except NodeAway:
-            return NodeWord(away=True, accepted=self._is_accepted())
+            return NodeUnreachable()
         except NoAnswer as silence:
             self._insist(silence)
             return None
-        return self._read_answer(reply)
+        return await self._read_standing(reply)
 
-    def _read_answer(self, reply: CommandReply) -> NodeWord | None:
+    async def _send(self) -> DispatchResult | None:
+        """Send the command; None when the node has begun, or when we cannot know."""
+        try:
+            reply = await self._sender.send(within=self._policy.accept_timeout.total_seconds())
+        except NodeAway:
+            return NodeUnreachable(accepted=self._is_accepted())
+        except NoAnswer as silence:
+            self._insist(silence)
+            return None
         self._hear()
-        if (word := read_answer(reply)) is None:
-            self._accept()
-        return word
+        result = read_answer(reply)
+        if not isinstance(result, Accepted):
+            return result
+        self._accept()
+        return None
 
-    async def _listen(self, reports: Reports) -> NodeWord | None:
+    def _unsent(self, why: Unsent) -> DispatchResult:
+        return StoreUnreachable(accepted=self._is_accepted()) if isinstance(why, StoreUnreachable) else why
+
+    async def _listen(self, reports: Reports) -> DispatchResult | None:
         report = await reports.next(self._patience())
         match report:
             case Outcome(result=Result.INTERRUPTED):
                 return await self._again()
             case Outcome(result=Result.CANCELLED):
                 await asyncio.sleep(HEARD_ELSEWHERE_S)
-                return NodeWord(outcome=report, accepted=True)
+                return Ended(outcome=report)
             case Outcome():
-                return NodeWord(outcome=report, accepted=True)
+                if is_of_decision(report, self._decision):
+                    return Ended(outcome=report)
             case Progress():
                 self._note(report)
             case None if self._first_news_due() and self._until_first_news() <= 0:
                 pass
             case None:
-                if (word := await self._ask()) is not None:
-                    return word
+                if (result := await self._ask()) is not None:
+                    return result
         await self._news()
         return None
 
-    async def _again(self) -> NodeWord | None:
+    async def _again(self) -> DispatchResult | None:
         """The agent stopped in the middle and begins nothing by itself: send it again as soon as it is there."""
-        word = await self._send()
-        return self._unheard(NodeAway()) if word is not None and word.away else word
+        result = await self._send()
+        return self._unheard(NodeAway()) if isinstance(result, NodeUnreachable) else result
 
     def _first_news_due(self) -> bool:
         return self._is_accepted() and self._told is None
@@ -132,11 +161,14 @@ class Following:
         quiet = min(self._policy.silence.total_seconds(), self._time_left())
         return max(min(quiet, self._until_first_news()) if self._first_news_due() else quiet, 0.01)
 
-    async def _ask(self) -> NodeWord | None:
+    async def _ask(self) -> DispatchResult | None:
         try:
-            reply = await self._link.ask(self._node_id, self._command.op_id, within=ASK_ANSWER_S)
+            reply = await self._link.ask(self._node_id, self._op_id, within=ASK_ANSWER_S)
         except (NodeAway, NoAnswer) as silence:
             return self._unheard(silence)
+        return await self._read_standing(reply)
+
+    async def _read_standing(self, reply: OpReply) -> DispatchResult | None:
         self._hear()
         match reply.standing:
             case OpStanding.RUNNING:
@@ -144,17 +176,19 @@ class Following:
                 if reply.progress is not None:
                     self._note(reply.progress)
                 return None
-            case OpStanding.ENDED:
-                return NodeWord(outcome=reply.outcome, accepted=True)
-            case _:  # it knows nothing of it, or was interrupted: the command is safe to repeat
+            case OpStanding.ENDED if reply.outcome is not None and is_of_decision(reply.outcome, self._decision):
+                return Ended(outcome=reply.outcome)
+            case _:  # it knows nothing of it, was interrupted, or failed an earlier decision
                 return await self._send()
 
-    def _unheard(self, silence: NodesmithError) -> NodeWord | None:
-        """A node or a bus that restarts is back soon, so we insist for a while."""
+    def _unheard(self, silence: NodesmithError) -> DispatchResult | None:
+        """A node or a NATS server that restarts is back soon, so we insist for a while."""
         self._insist(silence)
-        if time.monotonic() - self._heard > self._policy.silence.total_seconds():
-            return NodeWord(away=True, link_down=self._link_is_down, accepted=self._is_accepted())
-        return None
+        if time.monotonic() - self._heard <= self._policy.silence.total_seconds():
+            return None
+        if self._link_is_down:
+            return NatsUnreachable(accepted=self._is_accepted())
+        return NodeUnreachable(accepted=self._is_accepted())
 
     def _insist(self, silence: NodesmithError) -> None:
         self._insisting = True
@@ -197,16 +231,3 @@ class Following:
 
     def _time_left(self) -> float:
         return self._policy.request_timeout.total_seconds() - (time.monotonic() - self._began)
-
-
-def read_answer(reply: CommandReply) -> NodeWord | None:
-    """None when the node has begun."""
-    match reply.answer:
-        case Answer.ACCEPTED | Answer.ATTACHED:
-            return None
-        case Answer.ENDED:
-            return NodeWord(outcome=reply.outcome, accepted=True)
-        case Answer.BUSY:
-            return NodeWord(busy_op_id=reply.busy_op_id)
-        case _:
-            return NodeWord(refused=reply.error or f"the node answered {reply.answer}")

@@ -5,8 +5,17 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from contracts.messages import Command, CommandReply, Installed, Outcome, Progress, Result
-from contracts.temporal import NodeTask, NodeWord
+from activities.sending import NotSent, Sender
+from contracts.dispatch import (
+    DispatchResult,
+    DispatchTask,
+    Ended,
+    NatsUnreachable,
+    NodeUnreachable,
+    Refused,
+    Silent,
+)
+from contracts.messages import CommandReply, Installed, Outcome, Progress, Result
 from domain.errors import LinkDown, NoAnswer, NodeAway, ServiceUnavailable
 from domain.identity import family_of
 from domain.operation import Kind, Phase, Reason
@@ -21,35 +30,38 @@ class LocalaiWorker:
     """Lives as long as one `run_on_node`; sends only what is safe to send again."""
 
     def __init__(
-        self, link: NodeLink, task: NodeTask, command: Command, tell_phase: Callable[[Phase], Awaitable[None]]
+        self, link: NodeLink, sender: Sender, task: DispatchTask, tell_phase: Callable[[Phase], Awaitable[None]]
     ) -> None:
         self._link = link
+        self._sender = sender
         self._node_id = task.request.node_id
         self._task = task
-        self._command = command
+        self._command = sender.command
         self._tell_phase = tell_phase
         self._ends = time.monotonic() + task.policy.request_timeout.total_seconds()
         self.last_progress: Progress | None = None
 
-    async def until_outcome(self) -> NodeWord:
+    async def until_outcome(self) -> DispatchResult:
         if self._command.kind is Kind.ROLLBACK:
-            return NodeWord(refused="A LocalAI worker keeps no previous version to roll back to.")
+            return Refused(why="A LocalAI worker keeps no previous version to roll back to.")
         async with self._link.attach(self._node_id, self._command.op_id) as reports:
             watching = asyncio.create_task(self._watch(reports))
             try:
                 return await self._request()
+            except NotSent as refused:
+                return refused.why
             except NodeAway:
-                return NodeWord(away=True)
+                return NodeUnreachable()
             except LinkDown:
-                return NodeWord(away=True, link_down=True)
+                return NatsUnreachable()
             except NoAnswer:
-                return NodeWord(accepted=True)
+                return Silent(accepted=True)
             finally:
                 watching.cancel()
 
-    async def _request(self) -> NodeWord:
+    async def _request(self) -> Ended:
         """An install that is repeated attaches; an upgrade would download again, so the list is asked first."""
-        if self._task.on_node and self._command.kind is Kind.UPGRADE:
+        if self._task.accepted and self._command.kind is Kind.UPGRADE:
             present = await self._present()
             if present is not None and self._is_news(present):
                 return self._ended(Result.SUCCEEDED, after=present)
@@ -61,15 +73,15 @@ class LocalaiWorker:
     async def _send(self) -> CommandReply:
         within = REMOVAL_ANSWER_S if self._command.kind is Kind.REMOVE else self._ends - time.monotonic()
         try:
-            return await self._link.command(self._node_id, self._command, within=within)
+            return await self._sender.send(within=within)
         except NodeAway:
             if self._command.kind is not Kind.UPGRADE:
                 raise
         await self._present()  # raises when the node is away; an old one only lacks the subject
         legacy = self._command.model_copy(update={"kind": Kind.INSTALL, "force": True})
-        return await self._link.command(self._node_id, legacy, within=self._ends - time.monotonic())
+        return await self._sender.send(within=self._ends - time.monotonic(), instead=legacy)
 
-    async def _failed(self, reply: CommandReply) -> NodeWord:
+    async def _failed(self, reply: CommandReply) -> Ended:
         if self._command.kind is Kind.REMOVE:
             gone = _GONE in reply.error
             return (
@@ -103,7 +115,7 @@ class LocalaiWorker:
         error: str = "",
         after: Installed | None = None,
         changed: bool | None = None,
-    ) -> NodeWord:
+    ) -> Ended:
         outcome = Outcome(
             op_id=self._command.op_id,
             node_id=self._node_id,
@@ -116,7 +128,7 @@ class LocalaiWorker:
             changed=result is Result.SUCCEEDED if changed is None else changed,
             after=after,
         )
-        return NodeWord(outcome=outcome, accepted=True)
+        return Ended(outcome=outcome)
 
     async def _watch(self, reports: Reports) -> None:
         """Silent workers are legal; one that talks is heard."""

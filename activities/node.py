@@ -9,15 +9,16 @@ from functools import partial
 import structlog
 from temporalio import activity
 
-from activities.first_word import AT_ONCE_OF_MEMBERS_S, AT_ONCE_S, FirstWord
+from activities.dispatch import Dispatcher
 from activities.following import Following, Pace
 from activities.localai import LocalaiWorker
-from contracts import temporal as names
-from contracts.messages import CancelAnswer, CancelCommand, Command
-from contracts.temporal import CancelOrder, CancelWord, NodeTask, NodeWord
+from activities.sending import Sender
+from contracts import dispatch as names
+from contracts.dispatch import CancelOrder, CancelResult, Dispatched, DispatchTask
+from contracts.messages import CancelAnswer, CancelCommand
 from domain.errors import NoAnswer, NodeAway
 from domain.node import Protocol
-from services.ports import Holds, NodeLink, OperationRuns
+from services.ports import NodeLink, OperationRuns, Permits
 
 log = structlog.get_logger()
 
@@ -27,80 +28,47 @@ CANCEL_ANSWER_S = 10.0
 class NodeActivities:
     """One method, one idempotent effect on one node."""
 
-    def __init__(self, link: NodeLink, runs: OperationRuns, holds: Holds) -> None:
+    def __init__(self, link: NodeLink, runs: OperationRuns, permits: Permits) -> None:
         self._link = link
         self._runs = runs
-        self._holds = holds
+        self._permits = permits
         self._pace = Pace()
 
-    @activity.defn(name=names.FIRST_WORD)
-    async def first_word(self, task: NodeTask) -> NodeWord:
-        """Send the command; hear the answer, and the outcome of what is over at once."""
-        if (held := await self._held(task)) is not None:
-            return held
-        command = _command(task, decision=_scheduled(activity.info()))
-        within = AT_ONCE_OF_MEMBERS_S if task.request.batch_id else AT_ONCE_S
-        return await FirstWord(self._link, task.request.node_id, command, within=within).heard()
+    @activity.defn(name=names.DISPATCH)
+    async def dispatch(self, task: DispatchTask) -> Dispatched:
+        """Send the command; return the answer, and the outcome of what ends at once."""
+        return Dispatched(result=await Dispatcher(self._link, self._sender(task), task).send())
 
     @activity.defn(name=names.RUN_ON_NODE)
-    async def run_on_node(self, task: NodeTask) -> NodeWord:
-        """Send the command and follow the node until it says how it ended, or our time is up."""
-        if (held := await self._held(task)) is not None:
-            return held
-        info = activity.info()
+    async def run_on_node(self, task: DispatchTask) -> Dispatched:
+        """Follow the node until it reports the end, or the request timeout passes; send what it does not know."""
+        workflow_id = activity.info().workflow_id or ""
         follow = LocalaiWorker if task.request.protocol is Protocol.LOCALAI else partial(Following, pace=self._pace)
         following = follow(
             link=self._link,
+            sender=self._sender(task),
             task=task,
-            command=_command(task, decision=task.decision or _scheduled(info)),
-            tell_phase=lambda phase: self._runs.report_phase(info.workflow_id or "", task.request.op_id, phase),
+            tell_phase=lambda phase: self._runs.report_phase(workflow_id, task.request.op_id, phase),
         )
         async with _heartbeating(following, every=task.policy.heartbeat_timeout / 4):
-            return await following.until_outcome()
+            return Dispatched(result=await following.until_outcome())
 
-    async def _held(self, task: NodeTask) -> NodeWord | None:
-        if not task.on_node and (hold := await self._holds.in_force()):
-            return NodeWord(held=f"{hold.reason}, by {hold.by}")
-        return None
+    def _sender(self, task: DispatchTask) -> Sender:
+        return Sender(self._link, self._permits, task)
 
     @activity.defn(name=names.CANCEL_ON_NODE)
-    async def cancel_on_node(self, order: CancelOrder) -> CancelWord:
+    async def cancel_on_node(self, order: CancelOrder) -> CancelResult:
         """Tell the node to stop; what it acknowledges is final."""
         if order.protocol is Protocol.LOCALAI:
-            return CancelWord(cannot=True)
+            return CancelResult(not_interruptible=True)
         command = CancelCommand(op_id=order.op_id, family=order.family, mode=order.mode)
         try:
             reply = await self._link.cancel(order.node_id, command, within=CANCEL_ANSWER_S)
         except (NodeAway, NoAnswer):
-            return CancelWord(away=True)
+            return CancelResult(unreachable=True)
         if reply.answer is CancelAnswer.STOPPED:
-            return CancelWord(stopped=True, stopped_after_s=reply.stopped_after_s)
-        return CancelWord(outcome=reply.outcome)
-
-
-def _scheduled(info: activity.Info) -> int:
-    return int(info.scheduled_time.timestamp() * 1000)
-
-
-def _command(task: NodeTask, *, decision: int) -> Command:
-    wanted = task.request.wanted
-    return Command(
-        backend=wanted.backend,
-        uri=wanted.uri,
-        name=wanted.name,
-        alias=wanted.alias,
-        force=wanted.force,
-        op_id=task.request.op_id,
-        kind=wanted.kind,
-        family=wanted.family,
-        decision=decision,
-        version=wanted.version,
-        mirrors=list(wanted.mirrors),
-        sha256=wanted.sha256,
-        size=wanted.size,
-        start=wanted.start,
-        policy=wanted.upgrade_policy,
-    )
+            return CancelResult(stopped=True, stopped_after_s=reply.stopped_after_s)
+        return CancelResult(outcome=reply.outcome, error=reply.error)
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 from temporalio import activity
 
 from contracts import temporal as names
-from contracts.temporal import Transitions
+from contracts.temporal import Recorded, Transitions
 from services.ports import Operations
 
 
@@ -12,6 +12,6 @@ class RecordActivities:
         self._operations = operations
 
     @activity.defn(name=names.RECORD)
-    async def record(self, transitions: Transitions) -> None:
+    async def record(self, transitions: Transitions) -> Recorded:
         """Rows and their events in one transaction; repeating it, or coming late, changes nothing."""
-        await self._operations.record(*transitions.rows)
+        return await self._operations.record(*transitions.rows, only_unsent=transitions.only_unsent)

@@ -29,8 +29,6 @@ def control_queue(queue: str) -> str:
 
 
 BACKEND_OPERATION = "BackendOperation"
-PATCH_TOLD_AT_ONCE = "a-cancel-is-told-at-once"
-"""runs that were cancelled before it told the node by a normal activity"""
 FLEET_MONITOR = "FleetMonitor"
 FLEET_MONITOR_ID = "fleet-monitor"
 
@@ -116,25 +114,70 @@ class OperationRequest(Payload):
     created_at: datetime
 
 
-class Carried(Payload):
-    """What one run hands to the next when its history gets long."""
+class CancelRequest(Payload):
+    """Signal `cancel`; one for another op_id is dropped."""
 
-    state: State
-    seq: int
-    failures: int = 0
-    dispatched_at: datetime | None = None
+    op_id: str
+    by: str = ""
+    why: Reason = Reason.REQUESTED
+    detail: str = ""
+    mode: CancelMode = CancelMode.DISCARD
+    only_undispatched: bool = False
+    """dropped when the node may have received the command: for a newer request that would replace it"""
+    force: bool = False
+    """end without the node's word; a new inventory tells what is there"""
+
+
+class RunState(BaseModel):
+    """Everything a run knows, in one object: continue-as-new hands it over whole, so that no clock is forgotten."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    state: State = State.QUEUED
     reason: Reason | None = None
     detail: str = ""
+    until: datetime | None = None
+    seq: int = 0
+    """number of the last transition"""
+    failures: int = 0
+    decision: int = 1
+    """which decision to try is in force; it rises only with a back-off or a source that is down"""
+    sent_decision: int = 0
+    """the newest decision that may have reached the node, as far as this run has recorded; the row may know more"""
+    accepted: bool = False
+    """the node has begun the decision in force"""
+    dispatched_at: datetime | None = None
+    """when the node began for the first time"""
+    away_since: datetime | None = None
+    phase: Phase | None = None
+    node_heard: bool = False
+    """the node gave a sign of life that nothing has followed from yet"""
+    row_doubted: bool = False
+    """the fleet monitor says that the row has ended"""
+    cancel: CancelRequest | None = None
+    cancelled_by: str = ""
+    cancel_until: datetime | None = None
+    """how long an unreachable node may still be told of the cancel"""
+    store_failures: int = 0
+    """how often in a row PostgreSQL gave no permit"""
+    has_slot: bool = False
+    """its batch gave it a slot after its node had been away"""
 
 
 class OperationInput(Payload):
     request: OperationRequest
     policy: Policy = Policy()
-    carried: Carried | None = None
-    asks_at_once: bool = False
-    """the node's first word is heard where the run stands; runs from before that leave it to `run_on_node`"""
-    takes_turns: bool = False
-    """a member of a batch whose node was away asks it for a place before it begins; runs from before that just begin"""
+    carried: RunState | None = None
+
+
+class RowEnd(Payload):
+    """How the row of an operation says that it ended. The row is final: a run that meets it closes the same way."""
+
+    state: State
+    reason: Reason | None = None
+    detail: str = ""
+    before: Installed | None = None
+    after: Installed | None = None
 
 
 class OperationResult(Payload):
@@ -142,6 +185,7 @@ class OperationResult(Payload):
 
     op_id: str
     state: State
+    reason: Reason | None = None
     detail: str = ""
     before: Installed | None = None
     after: Installed | None = None
@@ -154,21 +198,8 @@ SIGNAL_NODE_BACK = "node_back"
 SIGNAL_OUTCOME = "outcome"
 SIGNAL_PHASE = "phase"
 SIGNAL_TURN = "turn"
+SIGNAL_ROW_ENDED = "row_ended"
 QUERY_STATUS = "status"
-
-
-class CancelRequest(Payload):
-    """Signal `cancel`; one for another op_id is dropped."""
-
-    op_id: str
-    by: str = ""
-    why: Reason = Reason.REQUESTED
-    detail: str = ""
-    mode: CancelMode = CancelMode.DISCARD
-    only_undispatched: bool = False
-    """dropped when the node may have heard of it: for a newer request that would replace it"""
-    force: bool = False
-    """end without the node's word; a new inventory tells what is there"""
 
 
 class NodeBack(Payload):
@@ -178,9 +209,15 @@ class NodeBack(Payload):
 
 
 class OutcomeReport(Payload):
-    """Signal `outcome`: a node's report that arrived while nobody was attached."""
+    """Signal `outcome`: the node reported an end while no worker was attached. It only wakes: the run asks the node."""
 
-    outcome: Outcome
+    op_id: str
+
+
+class RowEndNotice(Payload):
+    """Signal `row_ended`: the row of this run's operation has ended; the run looks, and closes the same way."""
+
+    op_id: str
 
 
 class Turn(Payload):
@@ -211,64 +248,8 @@ class Status(Payload):
 
 # activities ---------------------------------------------------------------------------------------------------
 
-FIRST_WORD = "first_word"
-RUN_ON_NODE = "run_on_node"
-CANCEL_ON_NODE = "cancel_on_node"
 RECORD = "record"
 WATCH_FLEET = "watch_fleet"
-
-
-class NodeTask(Payload):
-    """Input of `first_word` and `run_on_node`; the decision is the time for which the first of them was scheduled."""
-
-    request: OperationRequest
-    policy: Policy
-    on_node: bool = False
-    """the node works on it already, as far as we know: a hold does not concern it"""
-    decision: int = 0
-    """of the command that the node has accepted; 0: it is sent now"""
-
-
-class NodeWord(Payload):
-    """What came of asking a node: what it said, or that it said nothing. Nothing is guessed."""
-
-    outcome: Outcome | None = None
-    """the node's own report: the only way to succeed or fail"""
-    away: bool = False
-    """nobody answers at the node"""
-    link_down: bool = False
-    """away, but it is NATS that does not answer: nothing is known of the node"""
-    accepted: bool = False
-    """the node has begun (also when we then lost sight of it)"""
-    refused: str = ""
-    held: str = ""
-    """an operator holds back what is not on a node yet; says who and why"""
-    busy_op_id: str = ""
-    decision: int = 0
-    """with which it was asked"""
-
-
-class CancelOrder(Payload):
-    """Input of `cancel_on_node`."""
-
-    node_id: str
-    node_name: str
-    protocol: Protocol
-    op_id: str
-    family: str
-    mode: CancelMode = CancelMode.DISCARD
-
-
-class CancelWord(Payload):
-    """What the node said to a cancel."""
-
-    stopped: bool = False
-    stopped_after_s: float = 0.0
-    outcome: Outcome | None = None
-    """set when the cancel came too late"""
-    away: bool = False
-    cannot: bool = False
-    """a LocalAI worker: it cannot be interrupted"""
 
 
 class Projection(Payload):
@@ -304,6 +285,16 @@ class Transitions(Payload):
     """Input of `record`: everything that happened since the last write, oldest first, in one transaction."""
 
     rows: tuple[Projection, ...]
+    only_unsent: bool = False
+    """an end without the node's word: refused if a command may have reached the node"""
+
+
+class Recorded(Payload):
+    """Output of `record`."""
+
+    written: bool = True
+    end: RowEnd | None = None
+    """set when the write was refused because the operation had ended already"""
 
 
 class FleetWatch(Payload):

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from domain.operation import Phase, Reason, State
+from contracts.messages import Installed, Outcome
+from domain.operation import Kind, Phase, Reason, State
 
 
 @dataclass(frozen=True)
@@ -186,3 +187,17 @@ def tell(state: State, reason: Reason | None, detail: str = "", phase: Phase | N
     if reason is not None:
         words = f"{words}: {REASONS[reason].sentence}"
     return f"{words} ({detail})" if detail else words
+
+
+def what_changed(outcome: Outcome, kind: Kind) -> str:
+    """What a success changed on the node; a no-op is never told as a change."""
+    before, after = _version(outcome.before), _version(outcome.after)
+    if kind is Kind.REMOVE:
+        return f"{before} removed".strip() if outcome.changed else "it was not installed; nothing changed"
+    if not outcome.changed:
+        return f"{after} was installed already; nothing changed".strip()
+    return f"{before} -> {after}" if before else after
+
+
+def _version(installed: Installed | None) -> str:
+    return (installed.version or installed.digest[:19]) if installed else ""

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
-from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import (
     Priority,
     SearchAttributePair,
@@ -16,20 +16,22 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.exceptions import ApplicationError
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
 from contracts import batches
 from contracts import temporal as names
 from contracts.batches import BatchInput, BatchOrder
-from contracts.messages import Outcome
 from contracts.temporal import (
     CancelRequest,
     FleetWatch,
     NodeBack,
     OperationInput,
+    OperationResult,
     OutcomeReport,
     Payload,
     PhaseReport,
+    RowEndNotice,
     Run,
     Wanted,
 )
@@ -98,8 +100,7 @@ class TemporalRuns:
         asked = request.request
         start = Start(
             workflow=names.BACKEND_OPERATION,
-            # as every run does that starts now
-            argument=request.model_copy(update={"asks_at_once": True, "takes_turns": True}),
+            argument=request,
             workflow_id=names.operation_workflow_id(asked.node_id, asked.wanted.family),
             request_id=asked.op_id,
             queue=names.node_queue(self.queue),
@@ -122,14 +123,31 @@ class TemporalRuns:
                 return None
             raise
 
+    async def result(self, workflow_id: str, run_id: str) -> OperationResult | None:
+        """What a closed run returned, or failed with; None when it was terminated, deleted or reset away."""
+        handle = self._client.get_workflow_handle(workflow_id, run_id=run_id or None, result_type=OperationResult)
+        try:
+            async with self._bounded():
+                result: OperationResult = await handle.result()
+        except WorkflowFailureError as error:
+            return _failed_with(error)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise
+        return result
+
     async def cancel(self, workflow_id: str, request: CancelRequest) -> bool:
         return await self._signal(workflow_id, names.SIGNAL_CANCEL, request)
 
     async def node_back(self, workflow_id: str, node_id: str) -> None:
         await self._signal(workflow_id, names.SIGNAL_NODE_BACK, NodeBack(node_id=node_id))
 
-    async def report_outcome(self, workflow_id: str, outcome: Outcome) -> None:
-        await self._signal(workflow_id, names.SIGNAL_OUTCOME, OutcomeReport(outcome=outcome))
+    async def report_outcome(self, workflow_id: str, op_id: str) -> None:
+        await self._signal(workflow_id, names.SIGNAL_OUTCOME, OutcomeReport(op_id=op_id))
+
+    async def report_row_end(self, workflow_id: str, op_id: str) -> None:
+        await self._signal(workflow_id, names.SIGNAL_ROW_ENDED, RowEndNotice(op_id=op_id))
 
     async def report_phase(self, workflow_id: str, op_id: str, phase: Phase) -> None:
         await self._signal(workflow_id, names.SIGNAL_PHASE, PhaseReport(op_id=op_id, phase=phase))
@@ -164,8 +182,9 @@ class TemporalRuns:
         return await self._signal(batches.batch_workflow_id(batch_id), signal, order)
 
     async def open_runs(self) -> Sequence[Run]:
-        """Every open operation. Visibility lags behind: describe before believing that one is missing."""
-        query = f"WorkflowType = '{names.BACKEND_OPERATION}' AND ExecutionStatus = 'Running'"
+        """Every open operation of these workers. Visibility lags: describe before believing that one is missing."""
+        ours = f"WorkflowType = '{names.BACKEND_OPERATION}' AND TaskQueue = '{names.node_queue(self.queue)}'"
+        query = f"{ours} AND ExecutionStatus = 'Running'"
         async with self._bounded(self._list_patience):
             return [await _run(execution) async for execution in self._client.list_workflows(query)]
 
@@ -236,6 +255,15 @@ async def _run(execution: WorkflowExecution) -> Run:
         op_id=memo.get(names.MEMO_OP_ID, ""),
         intent=memo.get(names.MEMO_INTENT, ""),
     )
+
+
+def _failed_with(error: WorkflowFailureError) -> OperationResult | None:
+    """A run that failed by its own decision carries its result in the failure."""
+    details = error.cause.details if isinstance(error.cause, ApplicationError) else ()
+    try:
+        return OperationResult.model_validate(details[0]) if details else None
+    except ValueError:
+        return None
 
 
 def _title(wanted: Wanted) -> str:

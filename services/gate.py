@@ -9,7 +9,7 @@ import structlog
 
 from contracts.temporal import CancelRequest, OperationInput, OperationRequest, Projection, Run, operation_workflow_id
 from domain.errors import AlreadyRunning, NodesmithError, OperationConflict, ServiceUnavailable
-from domain.operation import Reason, State
+from domain.operation import ENDED, Reason, State
 from services.intents import intent_of
 from services.ports import OperationRuns, Operations
 
@@ -37,7 +37,7 @@ class Gate:
                 run_id = await self.runs.start(admitted, intent=intent)
             except AlreadyRunning as taken:
                 holder = await self.runs.describe(workflow_id, taken.run_id or None)
-                if holder is None or not holder.is_open:
+                if holder is None or not holder.is_open or await self._is_closing(holder):
                     continue
                 if holder.intent == intent:
                     return holder.op_id, True
@@ -46,6 +46,18 @@ class Gate:
                 await after_start(self.operations.insert_queued(_first_row(admitted, run_id)))
                 return request.op_id, False
         raise ServiceUnavailable("The backend is locked by operations that come and go; ask again.")
+
+    async def _is_closing(self, holder: Run) -> bool:
+        """A holder whose row has ended is neither joined nor a conflict: its run closes in a moment."""
+        standing = await self.operations.standing([holder.op_id])
+        if holder.op_id not in standing or standing[holder.op_id][0] not in ENDED:
+            return False
+        if not await self._gives_way(holder):
+            raise ServiceUnavailable(
+                f"Operation {holder.op_id} has ended and its run is still closing; ask again in a few seconds.",
+                op_id=holder.op_id,
+            )
+        return True
 
     async def _supersede(self, holder: Run, newer: OperationRequest) -> None:
         """An older intent that never reached its node gives way; one that did is a conflict."""

@@ -10,8 +10,10 @@ import structlog
 
 from contracts.messages import CancelCommand, Heartbeat
 from contracts.operation_http import OperationView
+from contracts.temporal import Run
 from domain.errors import NoAnswer, NodeAway, NodesmithError, ServiceUnavailable
 from domain.node import HeardNode
+from domain.operation import ENDED
 from services.identity import Impostors
 from services.ports import NodeLink, NodeRegistry, Operations
 
@@ -26,6 +28,7 @@ class Wakers(Protocol):
     """The runs of operations that wait for a node."""
 
     async def node_back(self, workflow_id: str, node_id: str) -> None: ...
+    async def open_runs(self) -> Sequence[Run]: ...
 
 
 @dataclass(frozen=True)
@@ -78,17 +81,25 @@ class Liveness:
             self._to_wake.pop(op_id, None)
 
     async def _stop_orphans(self, beats: Sequence[Heartbeat]) -> None:
-        """An operation that is open on the node and ended here was cancelled or repaired while the node was away."""
-        at_nodes = [op_id for beat in beats for op_id in beat.open_ops]
+        """Open on the node and ended here: cancelled or repaired while the node was away. Or known to nobody any more.
+
+        A command goes out only when the row is there, so an operation without one was lost with an older copy of
+        PostgreSQL; its run writes the row again, and without a run nothing is left to wait for it.
+        """
+        at_nodes = {op_id: beat.node_id for beat in beats for op_id in beat.open_ops}
         if not at_nodes:
             return
-        orphans = await self.operations.ended_among(at_nodes)
-        await asyncio.gather(*(self._stop(row) for row in orphans))
+        standing = await self.operations.standing(list(at_nodes))
+        orphans = {op_id for op_id, (state, _) in standing.items() if state in ENDED}
+        orphans |= await self._without_run(at_nodes.keys() - standing.keys())
+        await asyncio.gather(*(self._stop(at_nodes[op_id], op_id) for op_id in orphans))
 
-    async def _stop(self, row: OperationView) -> None:
-        log.warning("stopping an orphan", op_id=row.op_id, node=row.node_name, backend=row.backend)
-        command = CancelCommand(op_id=row.op_id, family=row.family)
+    async def _without_run(self, op_ids: set[str]) -> set[str]:
+        return op_ids - {run.op_id for run in await self.runs.open_runs()} if op_ids else set()
+
+    async def _stop(self, node_id: str, op_id: str) -> None:
+        log.warning("stopping an orphan", op_id=op_id, node_id=node_id)
         try:
-            await self.link.cancel(row.node_id, command, within=ANSWER_S)
+            await self.link.cancel(node_id, CancelCommand(op_id=op_id), within=ANSWER_S)
         except (NodeAway, NoAnswer):
-            log.info("orphan not reached; the next heartbeat asks again", op_id=row.op_id)
+            log.info("orphan not reached; the next heartbeat asks again", op_id=op_id)

@@ -15,7 +15,6 @@ from sqlalchemy import (
     MetaData,
     SmallInteger,
     Text,
-    UniqueConstraint,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -150,6 +149,10 @@ class OperationRow(Base):
     detail: Mapped[str]
     until: Mapped[datetime | None]
     attempt: Mapped[int]
+    sent: Mapped[int] = mapped_column(server_default=text("0"))
+    """the newest decision that may have reached the node; 0: nothing was ever sent. Only permits write it"""
+    sent_by: Mapped[str] = mapped_column(server_default=text("''"))
+    """the token of the permit that set the mark: only its owner takes it back"""
     cancelled_by: Mapped[str]
     before: Mapped[dict[str, Any] | None]
     after: Mapped[dict[str, Any] | None]
@@ -177,7 +180,18 @@ class OperationEventRow(Base):
     """One change of state; its number is the SSE id, and number order is commit order."""
 
     __tablename__ = "operation_events"
-    __table_args__ = (UniqueConstraint("op_id", "run_id", "seq"),)
+    __table_args__ = (
+        # a workflow task that is executed again tells the same once more, or another result under the same number
+        Index(
+            "uq_operation_events_told",
+            "op_id",
+            "run_id",
+            "seq",
+            "state",
+            text("coalesce(reason, '')"),
+            unique=True,
+        ),
+    )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
     op_id: Mapped[str] = mapped_column(ForeignKey("operations.op_id", ondelete="CASCADE"))

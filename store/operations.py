@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pydantic_core import to_json
-from sqlalchemy import Boolean, ColumnElement, Select, TextClause, literal_column, or_, select, text, true
+from sqlalchemy import Boolean, ColumnElement, RowMapping, Select, TextClause, literal_column, or_, select, text, true
 
 from contracts.messages import Installed, Progress
 from contracts.operation_http import OperationEvent, OperationView
-from contracts.temporal import OperationRequest, Projection
+from contracts.temporal import OperationRequest, Projection, Recorded, RowEnd
 from domain.operation import ENDED, OPEN, Reason, State
 from store.clock import Clock, utc_now
 from store.database import EVENT_LOCK, Database
@@ -79,26 +79,35 @@ def _written(on_conflict: str) -> TextClause:
             RETURNING operations.op_id),
         counted AS (SELECT count(*) AS rows FROM moved),
         turn AS MATERIALIZED (
-            SELECT pg_advisory_xact_lock(:lock)::text AS mine, pg_notify(:channel, '') FROM counted WHERE rows > 0)
-        INSERT INTO operation_events ({told})
-        SELECT {", ".join(f"event.{column}" for column in _EVENT_COLUMNS)}
-        FROM turn CROSS JOIN moved
-        JOIN jsonb_populate_recordset(NULL::operation_events, CAST(:events AS jsonb)) AS event USING (op_id)
-        WHERE turn.mine IS NOT NULL
-        ORDER BY event.at, event.seq
-        ON CONFLICT DO NOTHING
-        RETURNING op_id
+            SELECT pg_advisory_xact_lock(:lock)::text AS mine, pg_notify(:channel, '') FROM counted WHERE rows > 0),
+        told AS (
+            INSERT INTO operation_events ({told})
+            SELECT {", ".join(f"event.{column}" for column in _EVENT_COLUMNS)}
+            FROM turn CROSS JOIN moved
+            JOIN jsonb_populate_recordset(NULL::operation_events, CAST(:events AS jsonb)) AS event USING (op_id)
+            WHERE turn.mine IS NOT NULL
+            ORDER BY event.at, event.seq
+            ON CONFLICT DO NOTHING)
+        SELECT rows FROM counted
     """)  # noqa: S608 - the columns are ours
 
+
+_END = text(f"""
+    SELECT state, reason, detail, before, after FROM operations
+    WHERE op_id = :op_id AND {one_of("state", ENDED)}
+""")  # noqa: S608 - the words come from the domain
 
 _FIRST = _written("DO NOTHING")
 _FORWARDS = _written(f"""(op_id)
     DO UPDATE SET {", ".join(f"{column} = excluded.{column}" for column in _ROW_COLUMNS if column != "op_id")}
-    WHERE CASE WHEN operations.run_id = excluded.run_id
-        THEN operations.seq < excluded.seq
-        ELSE operations.at < excluded.at END""")
-"""A full row that only moves forwards. Within a run its numbers tell: one that a worker's death makes play a step again
-plays it at another time. A run that was reset begins with old numbers, so between runs the time tells."""
+    WHERE {one_of("operations.state", OPEN)}
+    AND (NOT :only_unsent OR operations.sent = 0)
+    AND ({one_of("excluded.state", ENDED)} OR CASE WHEN operations.run_id = excluded.run_id
+        THEN (operations.seq, operations.at) < (excluded.seq, excluded.at)
+        ELSE operations.at < excluded.at END)""")
+"""A full row that only moves forwards, and not at all once it has ended. Within a run its numbers tell: a workflow task
+that is executed again after a worker's death repeats them at a later time, and may come to another result. A run that
+was reset begins with old numbers, so between runs the time tells. An end is taken from any of them."""
 
 
 class OperationTable:
@@ -123,11 +132,19 @@ class OperationTable:
         row = _row(first)
         return await self._write(_FIRST, [{**row, "at": EPOCH}], [{**row, "at": first.request.created_at}])
 
-    async def record(self, *transitions: Projection) -> bool:
-        """The workflow's write: the row as it is now and every event; False if it was known already."""
+    async def record(self, *transitions: Projection, only_unsent: bool = False) -> Recorded:
+        """The workflow's write: the row as it is now and every event.
+
+        A refused write brings the row's end back, if it has one; an end is final, so a second statement can read it.
+        """
         changes = [_row(each) for each in transitions]
         latest = {change["op_id"]: change for change in changes}
-        return await self._write(_FORWARDS, list(latest.values()), changes)
+        if await self._write(_FORWARDS, list(latest.values()), changes, only_unsent=only_unsent):
+            return Recorded(written=True)
+        async with self._database.reading() as session:
+            found = await session.execute(_END, {"op_id": changes[-1]["op_id"]})
+            row = found.mappings().one_or_none()
+        return Recorded(written=False, end=row_end(row) if row else None)
 
     async def open_operations(self) -> Sequence[OperationView]:
         return await self._fetch(select(OperationRow).where(IS_OPEN).order_by(OperationRow.created_at))
@@ -190,17 +207,24 @@ class OperationTable:
             found = await session.execute(wanted.where(OperationRow.op_id.in_(op_ids)))
             return {op_id: (State(state), Reason(reason) if reason else None) for op_id, state, reason in found}
 
-    async def _write(self, statement: TextClause, rows: Sequence[Fields], events: Sequence[Fields]) -> bool:
+    async def _write(
+        self, statement: TextClause, rows: Sequence[Fields], events: Sequence[Fields], **values: object
+    ) -> bool:
         """One statement, so one transaction: a row and its events are there together or not at all."""
         told = [{column: event[column] for column in _EVENT_COLUMNS} for event in events]
-        values = {"lock": EVENT_LOCK, "channel": CHANNEL, "rows": _json(rows), "events": _json(told)}
+        values |= {"lock": EVENT_LOCK, "channel": CHANNEL, "rows": _json(rows), "events": _json(told)}
         async with self._database.autocommit() as connection:
-            return (await connection.execute(statement, values)).first() is not None
+            return bool((await connection.execute(statement, values)).scalar_one())
 
     async def _fetch(self, statement: Select[OperationRow]) -> Sequence[OperationView]:
         now = self._clock()
         async with self._database.reading() as session:
             return [operation_view(row, now) for row in await session.scalars(statement)]
+
+
+def row_end(row: RowMapping) -> RowEnd:
+    """How an ended row says that it ended."""
+    return RowEnd.model_validate({name: row[name] for name in RowEnd.model_fields})
 
 
 def _json(value: Sequence[Fields]) -> str:

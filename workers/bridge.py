@@ -43,7 +43,7 @@ class OutcomeBridge:
     async def _report(self, outcome: Outcome) -> None:
         row = await self._operations.find(outcome.op_id)
         if row is not None and row.node_id == outcome.node_id and row.state in UNATTENDED:
-            await self._runs.report_outcome(operation_workflow_id(row.node_id, row.family), outcome)
+            await self._runs.report_outcome(operation_workflow_id(row.node_id, row.family), outcome.op_id)
 
 
 class Gauges:

@@ -42,12 +42,12 @@ from store.audit import AuditTrail
 from store.batches import Batches
 from store.database import Database
 from store.history import History
-from store.holds import Holds
 from store.inventory import InventoryTable
 from store.labels import Labels
 from store.life import NodeLife
 from store.nodes import Nodes
 from store.operations import OperationTable
+from store.permits import PermitTable
 from store.voices import Voices
 from workers.bridge import Gauges, OutcomeBridge
 from workers.inventory import InventoryKeeper, LabelKeeper
@@ -96,7 +96,7 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
     hub.on_progress(gauges.take)
     await hub.start()
     liveness = Liveness(nodes, operations, runs, link, Impostors(life, presence), _now)
-    on_node, records = NodeActivities(link, runs, Holds(database)), RecordActivities(operations)
+    on_node, records = NodeActivities(link, runs, PermitTable(database)), RecordActivities(operations)
     batches = BatchActivities(Gate(operations, runs), nodes, operations, runs, Batches(database))
     lifecycle = Lifecycle(nodes, life, runs, presence, _now, Revocation(Voices(database), None, _now))
     retention = Retention(History(database), AuditTrail(database), _now, settings.history_kept)

@@ -31,4 +31,4 @@ def control_activities(
 
 def node_activities(node: NodeActivities, records: RecordActivities) -> Sequence[Callable[..., Any]]:
     """The one that holds a slot for as long as a node works, and those that operations call as local ones."""
-    return [node.first_word, node.run_on_node, node.cancel_on_node, records.record]
+    return [node.dispatch, node.run_on_node, node.cancel_on_node, records.record]

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
+from typing import assert_never
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
@@ -10,45 +11,60 @@ from temporalio.exceptions import ApplicationError
 with workflow.unsafe.imports_passed_through():
     import workflows.policy as options
     from contracts import temporal as names
-    from contracts.messages import CancelMode, Installed, Outcome, Result
+    from contracts.dispatch import (
+        Accepted,
+        Busy,
+        DispatchResult,
+        Ended,
+        Held,
+        NatsUnreachable,
+        NodeUnreachable,
+        NotAdmitted,
+        Refused,
+        RowEnded,
+        Silent,
+        StoreUnreachable,
+    )
+    from contracts.messages import CancelMode, Outcome, Result
     from contracts.temporal import (
         CancelRequest,
-        CancelWord,
         NodeBack,
-        NodeWord,
         OperationInput,
         OperationResult,
         OutcomeReport,
         PhaseReport,
+        RowEndNotice,
+        RunState,
         Status,
         Turn,
     )
-    from contracts.words import tell
-    from domain.operation import OPEN, PERMANENT, Event, Kind, Phase, Reason, State, back_off
+    from contracts.words import tell, what_changed
+    from domain.operation import PERMANENT, Event, Reason, State, back_off
+    from workflows.batch_slot import BatchSlot
+    from workflows.cancelling import Cancelling
     from workflows.ledger import Ledger
-    from workflows.on_node import OnNode
-    from workflows.turns import Turns
+    from workflows.node_session import NodeSession
 
 WEB_UI = "Temporal Web UI"
-ON_NODE = frozenset({State.RUNNING, State.STILL_INSTALLING})
 
 
 @workflow.defn(name=names.BACKEND_OPERATION)
 class BackendOperation:
-    """Wait for the node, run on it, heed what it says, carry out a cancel; whatever dies meanwhile."""
+    """Dispatch to the node, follow its work, apply its answer, carry out a cancel; any process may die meanwhile.
+
+    What the run knows is in `RunState`, which continue-as-new hands over whole; everything else here is derived from
+    the input or lives no longer than one wait.
+    """
 
     @workflow.init
     def __init__(self, start: OperationInput) -> None:
         self._request = start.request
         self._policy = start.policy
-        self._ledger = Ledger(start)
-        self._phase: Phase | None = None
-        self._cancel: CancelRequest | None = None
-        self._node_heard = False
-        self._reported: Outcome | None = None
-        self._node = OnNode(start)
-        self._away_since: datetime | None = None
-        self._turns = Turns(start)
+        self._now = start.carried or RunState()
+        self._ledger = Ledger(start, self._now)
+        self._node = NodeSession(start, self._now)
+        self._slot = BatchSlot(start, self._now)
+        self._cancelling = Cancelling(start, self._now, self._ledger, self._node)
 
     @workflow.run
     async def run(self, _start: OperationInput) -> OperationResult:
@@ -56,83 +72,79 @@ class BackendOperation:
         while not work.done():
             try:
                 await asyncio.shield(work)
-            except asyncio.CancelledError:  # the Web UI's own button takes the way of the signal
-                self._ask_cancel(CancelRequest(op_id=self._request.op_id, by=WEB_UI))
+            except asyncio.CancelledError:  # the Web UI's own button takes the path of the signal
+                self._cancelling.request(CancelRequest(op_id=self._request.op_id, by=WEB_UI))
         return work.result()
 
     # signals and query
 
     @workflow.signal(name=names.SIGNAL_CANCEL)
     def cancel(self, request: CancelRequest) -> None:
-        if request.op_id == self._request.op_id and not (request.only_undispatched and self._node.may_have_heard):
-            self._ask_cancel(request)
+        if request.op_id == self._request.op_id:
+            self._cancelling.request(request)
 
     @workflow.signal(name=names.SIGNAL_NODE_BACK)
     def node_back(self, _: NodeBack) -> None:
-        self._node_heard = True
+        self._now.node_heard = True
 
     @workflow.signal(name=names.SIGNAL_OUTCOME)
     def outcome(self, report: OutcomeReport) -> None:
-        if report.outcome.op_id == self._request.op_id and report.outcome.result is not Result.INTERRUPTED:
-            self._reported = report.outcome
+        """It only wakes the run: the node is asked, and its answer counts."""
+        if report.op_id == self._request.op_id:
+            self._now.node_heard = True
+
+    @workflow.signal(name=names.SIGNAL_ROW_ENDED)
+    def row_ended(self, notice: RowEndNotice) -> None:
+        if notice.op_id == self._request.op_id:
+            self._now.row_doubted = True
 
     @workflow.signal(name=names.SIGNAL_PHASE)
     def phase(self, report: PhaseReport) -> None:
         if report.op_id == self._request.op_id:
-            self._phase = report.phase
+            self._now.phase = report.phase
 
     @workflow.signal(name=names.SIGNAL_TURN)
     def turn(self, turn: Turn) -> None:
         if turn.op_id == self._request.op_id:
-            self._turns.is_ours = True
+            self._now.has_slot = True
 
     @workflow.query(name=names.QUERY_STATUS)
     def status(self) -> Status:
-        return self._ledger.status(self._phase)
+        return self._ledger.status()
 
     # the process
 
     async def _drive(self) -> OperationResult:
-        while self._ledger.state in OPEN:
-            if self._cancel is not None:
-                await self._carry_out(self._cancel)
-            elif (word := await self._word_from_node()) is not None:
-                await self._heed(word)
+        while self._ledger.is_open:
+            if self._now.row_doubted:
+                self._now.row_doubted = False
+                await self._ledger.announce()
+            elif self._now.cancel is not None:
+                await self._cancelling.carry_out(self._now.cancel)
+            elif (result := await self._next_result()) is not None:
+                await self._apply(result)
             self._continue_as_new_if_long()
-        self._node.let_go()
+        self._node.detach()
         await self._ledger.settle()
         await workflow.wait_condition(workflow.all_handlers_finished)
         return self._result()
 
-    async def _word_from_node(self) -> NodeWord | None:
-        """Attach to the node's work until it says something; None when a cancel or the deadline comes first."""
-        if self._node.is_unasked:
-            return await self._first_word()
-        self._listen()
+    async def _next_result(self) -> DispatchResult | None:
+        """What came of the dispatch, or of following the node; None when something else happened first."""
+        if self._node.needs_dispatch:
+            return await self._node.dispatch()
+        self._follow()
         if not await self._something_happens():
-            self._ask_cancel(CancelRequest(op_id=self._request.op_id, why=Reason.DEADLINE))
-        if self._reported is not None:
-            return NodeWord(outcome=self._reported, accepted=True)
-        if self._cancel is not None:
+            self._cancelling.request(CancelRequest(op_id=self._request.op_id, why=Reason.DEADLINE))
+        if self._now.cancel is not None or self._now.row_doubted:
             return None
-        if self._node.has_spoken:
-            return await self._node.read()
-        await self._dispatched()
-        return None
+        return await self._node.read() if self._node.has_answered else Accepted()
 
-    async def _first_word(self) -> NodeWord | None:
-        """None when the node has begun and goes on, or when nobody knows: then we attach."""
-        word = await self._node.first_word()
-        if word is not None and word.accepted and word.outcome is None:
-            await self._dispatched()
-            return None
-        return word
-
-    def _listen(self) -> None:
-        """A return of the node from before is heeded with this."""
+    def _follow(self) -> None:
         if not self._node.is_attached:
-            self._node_heard = False
-            self._node.listen(on_node=self._ledger.state in ON_NODE)
+            self._now.node_heard = False
+            self._now.phase = None
+            self._node.follow()
 
     async def _something_happens(self) -> bool:
         """False when the deadline passes first."""
@@ -143,154 +155,193 @@ class BackendOperation:
         return True
 
     def _anything_new(self) -> bool:
-        return (
-            self._cancel is not None
-            or self._reported is not None
-            or self._node.has_spoken
-            or (self._phase is not None and self._ledger.state is not State.RUNNING)
-        )
+        now = self._now
+        has_begun = now.phase is not None and now.state is not State.RUNNING
+        return now.cancel is not None or now.row_doubted or self._node.has_answered or has_begun
 
     def _until_deadline(self) -> timedelta | None:
-        if self._ledger.dispatched_at is None or self._cancel is not None:
+        if self._now.dispatched_at is None or self._now.cancel is not None:
             return None
-        return max(self._ledger.dispatched_at + self._policy.deadline - workflow.now(), timedelta(0))
+        return max(self._now.dispatched_at + self._policy.deadline - workflow.now(), timedelta(0))
 
-    async def _dispatched(self) -> None:
-        """The node has begun: say so."""
-        self._away_since = None
-        self._ledger.move(Event.DISPATCH)
-        await self._ledger.write()
+    async def _apply(self, result: DispatchResult) -> None:  # noqa: C901 - one case per answer
+        """The table of protocol 2: what each answer means to the run."""
+        self._note(result)
+        match result:
+            case Accepted():
+                await self._ledger.write()
+            case Ended(outcome=outcome):
+                await self._conclude(outcome)
+            case Busy(op_id=other):
+                await self._stop_conflicting_operation(other)
+            case Refused(why=why):
+                self._ledger.move(Event.FAIL, reason=Reason.REFUSED_BY_NODE, detail=why)
+            case Held(why=why):
+                await self._wait(Reason.HELD, why)
+            case RowEnded(end=end):
+                self._ledger.adopt(end)
+            case NotAdmitted():
+                await self._ledger.announce()
+            case NodeUnreachable():
+                await self._wait_for_node()
+            case NatsUnreachable():
+                await self._wait(Reason.NATS_DOWN)
+            case StoreUnreachable():
+                await self._wait_for_store()
+            case Silent():
+                await self._mark_unobserved()
+            case _:
+                assert_never(result)
 
-    async def _heed(self, word: NodeWord) -> None:
-        if word.accepted:
-            self._away_since = None
+    def _note(self, result: DispatchResult) -> None:
+        """Keep in the run's state what the answer proves: that a command may have arrived, that the node has begun."""
+        now = self._now
+        now.store_failures = now.store_failures + 1 if isinstance(result, StoreUnreachable) else 0
+        match result:
+            case Accepted() | Ended():
+                has_begun, may_have_arrived = True, True
+            case Busy() | Refused() | Silent():
+                has_begun, may_have_arrived = isinstance(result, Silent) and result.accepted, True
+            case NodeUnreachable() | NatsUnreachable() | StoreUnreachable():
+                has_begun = may_have_arrived = result.accepted
+            case _:
+                return
+        if may_have_arrived:
+            now.sent_decision = now.decision
+        if has_begun:
+            now.accepted, now.away_since = True, None
             self._ledger.move(Event.DISPATCH)
-        if word.outcome is not None:
-            await self._conclude(word.outcome)
-        elif word.busy_op_id:
-            await self._make_room(word.busy_op_id)
-        elif word.refused:
-            self._ledger.move(Event.FAIL, reason=Reason.REFUSED_BY_NODE, detail=word.refused)
-        elif word.held:
-            await self._wait_for_release(word.held)
-        elif word.link_down:
-            await self._wait_for_nats()
-        elif word.away:
-            await self._wait_for_node()
-        else:
-            await self._lose_sight()
 
     async def _conclude(self, outcome: Outcome) -> None:
         """The node's own report is the only way to succeed, and the only failure that counts."""
-        self._reported = None
         match outcome.result:
             case Result.SUCCEEDED:
-                self._ledger.move(
-                    Event.SUCCEED, detail=_what_changed(outcome, self._request.wanted.kind), outcome=outcome
-                )
+                detail = what_changed(outcome, self._request.wanted.kind)
+                self._ledger.move(Event.SUCCEED, detail=detail, outcome=outcome)
             case Result.CANCELLED:
                 self._ledger.move(Event.CANCEL, reason=Reason.REQUESTED, detail=outcome.error, outcome=outcome)
             case Result.FAILED:
                 await self._failed(outcome)
-            case _:  # interrupted, or a word we do not know: send again, it costs no attempt
-                await self._lose_sight()
+            case _:  # interrupted, or a result we do not know: send again, it costs no attempt
+                await self._mark_unobserved()
 
-    async def _lose_sight(self) -> None:
+    async def _mark_unobserved(self) -> None:
         """No answer, or our worker died: the node goes on and we attach again. Never an attempt."""
-        self._phase = None
-        if self._ledger.dispatched_at is not None:
+        self._now.phase = None
+        if self._now.dispatched_at is not None:
             self._ledger.move(Event.LOSE_SIGHT)
             await self._ledger.write()
-        await self._sleep_until(lambda: self._cancel is not None, options.REATTACH_PAUSE)
+        await self._sleep_until(self._is_cancelled, options.REATTACH_PAUSE)
 
-    async def _make_room(self, other_op_id: str) -> None:
-        """We hold the lock, so whatever else works on this backend at the node has no owner any more."""
-        word = await self._tell_node(other_op_id)
-        if not word.stopped and word.outcome is None:
+    async def _stop_conflicting_operation(self, other_op_id: str) -> None:
+        """We hold the lock, so the other operation on this backend at the node has no run any more."""
+        result = await self._cancelling.cancel_on_node(other_op_id, CancelMode.DISCARD)
+        if not result.stopped and result.outcome is None:
             await self._pause(Reason.NODE_BUSY, options.BUSY_PAUSE, f"operation {other_op_id}")
+
+    # failures
 
     async def _failed(self, outcome: Outcome) -> None:
         reason = outcome.reason or Reason.NODE_ERROR
         if reason in PERMANENT:
             self._ledger.move(Event.FAIL, reason=reason, detail=outcome.error, outcome=outcome)
         elif reason is Reason.SOURCE_DOWN:
-            pause = timedelta(seconds=outcome.retry_after_s) if outcome.retry_after_s else self._policy.source_retry
-            await self._pause(Reason.SOURCE_DOWN, pause, outcome.error)
+            asked = timedelta(seconds=outcome.retry_after_s) if outcome.retry_after_s else self._policy.source_retry
+            await self._decide_again(outcome, Reason.SOURCE_DOWN, asked, outcome.error)
         else:
             await self._back_off(reason, outcome)
 
     async def _back_off(self, reason: Reason, outcome: Outcome) -> None:
-        failures = self._ledger.count_failure()
+        self._now.failures += 1
+        failures = self._now.failures
+        detail = f"attempt {failures}: {outcome.error or reason}"
         if failures >= self._policy.max_attempts:
-            detail = f"attempt {failures}: {outcome.error or reason}"
             self._ledger.move(Event.EXHAUST, reason=Reason.ATTEMPTS_EXHAUSTED, detail=detail, outcome=outcome)
             return
         pause = back_off(failures, first=self._policy.back_off_first, cap=self._policy.back_off_cap)
-        await self._pause(Reason.BACK_OFF, pause, f"attempt {failures}: {outcome.error or reason}")
+        await self._decide_again(outcome, Reason.BACK_OFF, pause, detail)
+
+    async def _decide_again(self, outcome: Outcome, reason: Reason, pause: timedelta, detail: str) -> None:
+        """A new decision to try. The timer makes it durable before its command goes out."""
+        self._now.decision = max(self._now.decision, outcome.decision) + 1
+        self._now.accepted = False
+        await self._pause(reason, max(pause, options.SHORTEST_PAUSE), detail)
 
     async def _pause(self, reason: Reason, pause: timedelta, detail: str) -> None:
         """Wait without the node; only a cancel ends it early."""
-        self._phase = None
+        self._now.phase = None
         self._ledger.move(Event.POSTPONE, reason=reason, detail=detail, until=workflow.now() + pause)
         await self._ledger.write()
-        await self._sleep_until(lambda: self._cancel is not None, pause)
+        await self._sleep_until(self._is_cancelled, pause)
+
+    # waiting
 
     async def _wait_for_node(self) -> None:
-        """Until the node is heard again, or for as long as we are willing to wait."""
-        self._phase = None
-        dispatched = self._ledger.dispatched_at is not None
-        self._away_since = self._away_since or workflow.now()
-        limit = self._policy.lost_after if dispatched else self._policy.wait_for_node
-        until = self._away_since + limit if limit is not None else None
+        """Until the node gives a sign of life, or for as long as the policy allows."""
+        now = self._now
+        now.phase = None
+        now.away_since = now.away_since or workflow.now()
+        limit = self._policy.lost_after if now.sent_decision else self._policy.wait_for_node
+        until = now.away_since + limit if limit is not None else None
         if until is not None and workflow.now() >= until:
-            self._give_up(dispatched=dispatched)
+            await self._give_up()
             return
         self._ledger.move(Event.POSTPONE, reason=Reason.NODE_AWAY, until=until)
         await self._ledger.write()
         left = until - workflow.now() if until is not None else None
-        if self._turns.are_taken and not dispatched:
-            await self._wait_for_turn(left)
+        if self._slot.is_needed and not now.sent_decision:
+            await self._wait_for_slot(left)
         else:
             poll = self._policy.node_poll
-            await self._sleep_until(self._woken, poll if left is None else min(poll, left))
+            await self._sleep_until(self._is_woken, poll if left is None else min(poll, left))
+        now.node_heard = False
 
-    async def _wait_for_turn(self, left: timedelta | None) -> None:
-        """Its batch gives its place to others meanwhile: that the node is back does not mean that there is room."""
-        await self._turns.give_back()
-        await self._sleep_until(self._woken, left)
-        if not self._node_heard or self._cancel is not None:
+    async def _give_up(self) -> None:
+        """The node never came, if the row proves that nothing was sent; otherwise it is lost with work on it."""
+        if not self._now.sent_decision:
+            if await self._ledger.end_unsent(Event.EXPIRE, reason=Reason.NODE_NEVER_CAME):
+                return
+            self._now.sent_decision = self._now.decision
+        else:
+            self._ledger.move(Event.FAIL, reason=Reason.LOST_NODE)
+
+    async def _wait_for_slot(self, left: timedelta | None) -> None:
+        """Its batch gives the slot to others meanwhile: a node that is back waits until there is one again."""
+        now = self._now
+        await self._slot.give_back()
+        await self._sleep_until(self._is_woken, left)
+        if not now.node_heard or now.cancel is not None:
             return
-        while await self._turns.ask():
+        while await self._slot.request():
             self._ledger.move(Event.POSTPONE, reason=Reason.BATCH_TURN)
             await self._ledger.write()
-            await self._sleep_until(self._may_begin, options.ASK_FOR_TURN_AGAIN)
+            await self._sleep_until(self._may_begin, options.REQUEST_SLOT_AGAIN)
             if self._may_begin():
-                self._away_since = None
+                now.away_since = None
                 return
 
+    async def _wait(self, reason: Reason, why: str = "") -> None:
+        """For something that is not the node: its absence is not counted meanwhile."""
+        self._now.phase = None
+        until = workflow.now() + self._policy.node_poll if reason is Reason.NATS_DOWN else None
+        self._ledger.move(Event.POSTPONE, reason=reason, detail=why, until=until)
+        await self._ledger.write()
+        await self._sleep_until(self._is_woken, self._policy.node_poll)
+        self._now.node_heard = False
+
+    async def _wait_for_store(self) -> None:
+        """Without PostgreSQL nothing is sent, and no row can say so."""
+        pause = back_off(self._now.store_failures, first=options.STORE_PAUSE, cap=options.STORE_PAUSE_CAP)
+        await self._sleep_until(self._is_cancelled, pause)
+
     def _may_begin(self) -> bool:
-        return self._turns.is_ours or self._cancel is not None
+        return self._now.has_slot or self._is_cancelled()
 
-    async def _wait_for_nats(self) -> None:
-        """Of the node nothing is known: this is no time that it was away."""
-        self._phase = None
-        self._ledger.move(Event.POSTPONE, reason=Reason.NATS_DOWN, until=workflow.now() + self._policy.node_poll)
-        await self._ledger.write()
-        await self._sleep_until(self._woken, self._policy.node_poll)
+    def _is_woken(self) -> bool:
+        return self._now.node_heard or self._is_cancelled()
 
-    async def _wait_for_release(self, why: str) -> None:
-        self._ledger.move(Event.POSTPONE, reason=Reason.HELD, detail=why)
-        await self._ledger.write()
-        await self._sleep_until(self._woken, self._policy.node_poll)
-
-    def _woken(self) -> bool:
-        return self._node_heard or self._cancel is not None or self._reported is not None
-
-    def _give_up(self, *, dispatched: bool) -> None:
-        if dispatched:
-            self._ledger.move(Event.FAIL, reason=Reason.LOST_NODE)
-        else:
-            self._ledger.move(Event.EXPIRE, reason=Reason.NODE_NEVER_CAME)
+    def _is_cancelled(self) -> bool:
+        return self._now.cancel is not None or self._now.row_doubted or self._ledger.closed_as_row
 
     async def _sleep_until(self, woken: Callable[[], bool], pause: timedelta | None) -> None:
         try:
@@ -298,123 +349,25 @@ class BackendOperation:
         except TimeoutError:
             return
 
-    # cancel
-
-    def _ask_cancel(self, request: CancelRequest) -> None:
-        if self._cancel is None or request.force:
-            self._cancel = request
-
-    async def _carry_out(self, request: CancelRequest) -> None:
-        """Tell the node before we say that it stopped; the node's completion may win."""
-        in_doubt = self._node.is_in_doubt
-        if request.force or not (self._node.may_have_heard or in_doubt):
-            self._cancelled(request)
-            return
-        if self._ledger.state is not State.CANCELLING:
-            self._ledger.move(Event.ASK_CANCEL, reason=request.why, detail=request.detail, by=request.by)
-        self._node_heard = False
-        word = await self._tell_node(self._request.op_id)
-        if word.outcome is not None:
-            await self._conclude_late(word.outcome, request)
-        elif in_doubt:  # it has never begun, as far as anybody knows, and never will
-            self._cancelled(request)
-        elif word.stopped:
-            self._cancelled(request, f"node stopped after {word.stopped_after_s:.1f} s")
-        else:
-            self._ledger.write_behind()
-            await self._until_node_can_be_told(request, cannot=word.cannot)
-
-    def _cancelled(self, request: CancelRequest, how: str = "") -> None:
-        said = "; ".join(part for part in (request.detail, how) if part)
-        if request.why is Reason.DEADLINE:
-            self._ledger.move(Event.FAIL, reason=Reason.DEADLINE, detail=said)
-            return
-        reason = Reason.FORCED if request.force and request.why is Reason.REQUESTED else request.why
-        self._ledger.move(Event.CANCEL, reason=reason, detail=said, by=request.by)
-
-    async def _conclude_late(self, outcome: Outcome, request: CancelRequest) -> None:
-        """The cancel came too late: what the node says stands."""
-        match outcome.result:
-            case Result.SUCCEEDED:
-                detail = f"{_what_changed(outcome, self._request.wanted.kind)}; the cancel came too late"
-                self._ledger.move(Event.SUCCEED, detail=detail, outcome=outcome)
-            case Result.FAILED:
-                reason = outcome.reason or Reason.NODE_ERROR
-                if reason in PERMANENT:
-                    self._ledger.move(Event.FAIL, reason=reason, detail=outcome.error, outcome=outcome)
-                else:  # the attempt failed and there will be no other: that is what was asked for
-                    self._cancelled(request, outcome.error)
-            case _:
-                self._cancelled(request)
-
-    async def _tell_node(self, op_id: str) -> CancelWord:
-        """At once, where the run stands; a node that takes its time is told beside it, for as long as it takes."""
-        mode = self._cancel.mode if self._cancel is not None else CancelMode.DISCARD
-        if (word := await self._node.tell_at_once(op_id, mode)) is not None:
-            return word
-        self._ledger.write_behind()
-        return await self._node.tell(op_id, mode)
-
-    async def _until_node_can_be_told(self, request: CancelRequest, *, cannot: bool) -> None:
-        """Node away, or a LocalAI worker that cannot be interrupted: wait for its word, its return, or force."""
-        if cannot:
-            self._listen()
-
-        def woken() -> bool:
-            forced = self._cancel is not None and self._cancel.force
-            return self._node.has_spoken or forced or self._node_heard or self._reported is not None
-
-        await self._sleep_until(woken, self._policy.node_poll)
-        if self._reported is not None:
-            await self._conclude_late(self._reported, request)
-        elif self._node.has_spoken:
-            word = await self._node.read()
-            if word.outcome is not None:
-                await self._conclude_late(word.outcome, request)
-
     # the end
 
     def _continue_as_new_if_long(self) -> None:
-        """A long life hands on what it knows; an attached activity is left to the next run, which attaches again."""
-        quiet = self._ledger.state in OPEN and self._cancel is None and not self._node.is_attached
-        if quiet and self._reported is None and workflow.info().is_continue_as_new_suggested():
-            workflow.continue_as_new(
-                OperationInput(
-                    request=self._request,
-                    policy=self._policy,
-                    carried=self._ledger.carried(),
-                    takes_turns=self._turns.are_taken,
-                )
-            )
+        """A long life hands its state over; an activity that is attached is waited for first."""
+        idle = self._ledger.is_open and self._ledger.is_settled and not self._node.is_attached
+        if idle and workflow.all_handlers_finished() and workflow.info().is_continue_as_new_suggested():
+            workflow.continue_as_new(OperationInput(request=self._request, policy=self._policy, carried=self._now))
 
     def _result(self) -> OperationResult:
         """Succeeded and cancelled complete the run; the others make it red in the Web UI."""
-        ledger = self._ledger
-        if ledger.state not in (State.SUCCEEDED, State.CANCELLED):
-            raise ApplicationError(
-                tell(ledger.state, ledger.reason, ledger.detail),
-                type=ledger.reason or ledger.state,
-                non_retryable=True,
+        end = self._ledger.end()
+        result = OperationResult(op_id=self._request.op_id, **dict(end))
+        if self._ledger.closed_as_row and self._ledger.is_reset:
+            again = (
+                f"this operation had ended already; `nodesmith operations retry {self._request.op_id}` runs it again"
             )
-        outcome = ledger.outcome
-        return OperationResult(
-            op_id=self._request.op_id,
-            state=ledger.state,
-            detail=ledger.detail,
-            before=outcome.before if outcome else None,
-            after=outcome.after if outcome else None,
-        )
-
-
-def _what_changed(outcome: Outcome, kind: Kind) -> str:
-    """A no-op is never told as a change."""
-    before, after = _version(outcome.before), _version(outcome.after)
-    if kind is Kind.REMOVE:
-        return f"{before} removed".strip() if outcome.changed else "it was not installed; nothing changed"
-    if not outcome.changed:
-        return f"{after} was installed already; nothing changed".strip()
-    return f"{before} -> {after}" if before else after
-
-
-def _version(installed: Installed | None) -> str:
-    return (installed.version or installed.digest[:19]) if installed else ""
+            result = result.model_copy(update={"detail": f"{end.detail}; {again}" if end.detail else again})
+        if end.state not in (State.SUCCEEDED, State.CANCELLED):
+            raise ApplicationError(
+                tell(end.state, end.reason, result.detail), result, type=end.reason or end.state, non_retryable=True
+            )
+        return result

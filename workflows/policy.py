@@ -21,11 +21,11 @@ RECORD_AT_ONCE: dict[str, Any] = {
 RECORD_THE_END: dict[str, Any] = {**RECORD_AT_ONCE, "schedule_to_close_timeout": timedelta(seconds=5)}
 """the same, when there is nothing left to be in the way of: a busy worker is no reason for a dearer write"""
 
-FIRST_WORD: dict[str, Any] = {
-    "schedule_to_close_timeout": timedelta(seconds=2),
+DISPATCH: dict[str, Any] = {
+    "schedule_to_close_timeout": timedelta(seconds=3),
     "retry_policy": ONCE,
 }
-"""A local activity: what is quick on the node is over where the run stands, and no cancel waits longer than that."""
+"""A local activity: what is quick on the node ends where the run stands, and no cancel waits longer than that."""
 
 CANCEL_AT_ONCE: dict[str, Any] = {
     "schedule_to_close_timeout": timedelta(seconds=1.5),
@@ -34,10 +34,15 @@ CANCEL_AT_ONCE: dict[str, Any] = {
 """A local activity too: most nodes answer within milliseconds, and the run can end where it stands."""
 
 
-ASK_FOR_TURN_AGAIN = timedelta(minutes=10)
-"""a batch that was terminated gives no turns: then nobody is left to ask"""
+REQUEST_SLOT_AGAIN = timedelta(minutes=10)
+"""a batch that was terminated gives no slots: then none is needed"""
 REATTACH_PAUSE = timedelta(seconds=1)
 BUSY_PAUSE = timedelta(seconds=5)
+STORE_PAUSE = timedelta(seconds=2)
+STORE_PAUSE_CAP = timedelta(seconds=30)
+"""PostgreSQL gave no permit: try again, later each time"""
+SHORTEST_PAUSE = timedelta(seconds=1)
+"""after a decision to try again: the timer makes that decision durable before the command goes out"""
 
 ADMIT_AT_ONCE = 50
 BATCH_STEP: dict[str, Any] = {

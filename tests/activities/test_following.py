@@ -8,11 +8,25 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from activities.first_word import FirstWord
+from activities.dispatch import Dispatcher
 from activities.following import Following, Pace
+from activities.sending import Sender
 from bus.commands import NodeClient, serve
 from bus.connection import Bus, connect_control, node_bus
 from bus.reports import NodeReports, ReportHub
+from contracts.dispatch import (
+    Accepted,
+    Busy,
+    DispatchResult,
+    DispatchTask,
+    Ended,
+    Held,
+    NatsUnreachable,
+    NodeUnreachable,
+    Refused,
+    RowEnded,
+    Silent,
+)
 from contracts.messages import (
     Answer,
     BackendList,
@@ -28,9 +42,10 @@ from contracts.messages import (
     Result,
     StopOrder,
 )
-from contracts.temporal import NodeTask, NodeWord, OperationRequest, Policy, Wanted
+from contracts.temporal import OperationRequest, Policy, RowEnd, Wanted
 from domain.errors import ServiceUnavailable
-from domain.operation import Kind, Phase, Reason
+from domain.operation import Kind, Phase, Reason, State
+from tests.activities.permits import MemoryPermits
 from tests.conftest import NatsFactory
 from tests.servers import NatsForTests
 
@@ -43,6 +58,8 @@ class PlayedDesk:
     """Answers commands and questions as the test says; satisfies `bus.commands.NodeDesk`."""
 
     def __init__(self, node_id: str, bus: Bus) -> None:
+        self.has_begun = False
+        """before that, the follower's first question is answered with `unknown`"""
         self.answers: list[CommandReply] = []
         self.standing: list[OpReply] = []
         self.commands: asyncio.Queue[Command] = asyncio.Queue()
@@ -50,10 +67,13 @@ class PlayedDesk:
         self.reports = NodeReports(bus, node_id)
 
     async def command(self, command: Command) -> CommandReply:
+        self.has_begun = True
         self.commands.put_nowait(command)
         return self.answers.pop(0) if self.answers else CommandReply(answer=Answer.ACCEPTED)
 
     async def ask(self, question: OpQuestion) -> OpReply:
+        if not self.has_begun:
+            return OpReply(op_id=question.op_id)
         self.questions.put_nowait(question)
         return self.standing.pop(0) if self.standing else OpReply(op_id=question.op_id, standing=OpStanding.RUNNING)
 
@@ -80,27 +100,29 @@ class Scene:
         self.told = asyncio.Event()
         self.temporal_is_away = 0
         """for so many of the next news"""
+        self.permits = MemoryPermits()
         self._link = link
         self._node_id = node_id
 
-    def following(self, policy: Policy = QUICK, *, kind: Kind = Kind.INSTALL, decision: int = 0) -> Following:
-        return Following(self._link, self._task(policy, decision), self._command(kind), self._tell)
+    def following(
+        self, policy: Policy = QUICK, *, kind: Kind = Kind.INSTALL, decision: int = 1, accepted: bool = False
+    ) -> Following:
+        task = self._task(policy, kind, decision).model_copy(update={"accepted": accepted})
+        return Following(self._link, Sender(self._link, self.permits, task), task, self._tell)
 
-    def first_word(self, within: float = 10) -> FirstWord:
-        return FirstWord(self._link, self._node_id, self._command(), within=within)
+    async def dispatch(self, *, decision: int = 1) -> DispatchResult:
+        task = self._task(QUICK, Kind.INSTALL, decision)
+        return await Dispatcher(self._link, Sender(self._link, self.permits, task), task).send()
 
-    def _command(self, kind: Kind = Kind.INSTALL) -> Command:
-        return Command(backend="echo", family="echo", op_id=self.op_id, decision=1, kind=kind)
-
-    def _task(self, policy: Policy, decision: int = 0) -> NodeTask:
+    def _task(self, policy: Policy, kind: Kind, decision: int) -> DispatchTask:
         request = OperationRequest(
             op_id=self.op_id,
             node_id=self._node_id,
             node_name="shelf-7",
-            wanted=Wanted(backend="echo", family="echo", version="2"),
+            wanted=Wanted(kind=kind, backend="echo", family="echo", version="2"),
             created_at=datetime.now(UTC),
         )
-        return NodeTask(request=request, policy=policy, decision=decision)
+        return DispatchTask(request=request, policy=policy, decision=decision)
 
     async def _tell(self, phase: Phase) -> None:
         if self.temporal_is_away:
@@ -148,15 +170,14 @@ async def test_the_published_outcome_is_the_word_of_the_node(scene: Scene) -> No
     following = asyncio.create_task(scene.following().until_outcome())
     await scene.desk.commands.get()
     await scene.desk.reports.outcome(scene.ended())
-    word = await following
-    assert word.outcome == scene.ended()
+    assert await following == Ended(outcome=scene.ended())
     assert scene.phases == [], "an instant install needs no signal that it began"
 
 
 async def test_a_node_that_nobody_serves_is_away_and_nothing_was_delivered(nats_server: NatsForTests) -> None:
     async with scene_on(nats_server, served=False) as scene:
-        word = await scene.following().until_outcome()
-    assert (word.away, word.accepted) == (True, False)
+        assert await scene.following().until_outcome() == NodeUnreachable()
+        assert scene.permits.sent == 0
 
 
 async def test_a_lasting_install_is_announced_and_its_progress_heard(scene: Scene) -> None:
@@ -170,7 +191,7 @@ async def test_a_lasting_install_is_announced_and_its_progress_heard(scene: Scen
     assert following.last_progress is not None
     assert following.last_progress.bytes_done == 7
     await scene.desk.reports.outcome(scene.ended())
-    assert (await running).accepted
+    assert isinstance(await running, Ended)
 
 
 class HastyDesk(PlayedDesk):
@@ -205,9 +226,10 @@ async def test_what_a_node_says_before_it_answers_is_heard(nats_server: NatsForT
 
 
 async def test_an_outcome_that_was_missed_is_asked_for(scene: Scene) -> None:
+    scene.desk.has_begun = True
     scene.desk.standing = [OpReply(op_id=scene.op_id, standing=OpStanding.ENDED, outcome=scene.ended())]
-    word = await scene.following().until_outcome()
-    assert word.outcome == scene.ended()
+    assert await scene.following().until_outcome() == Ended(outcome=scene.ended())
+    assert scene.desk.commands.empty(), "the node is asked before anything is sent"
 
 
 @pytest.mark.parametrize("standing", [OpStanding.UNKNOWN, OpStanding.INTERRUPTED])
@@ -217,7 +239,42 @@ async def test_a_node_that_lost_the_operation_gets_the_command_again(scene: Scen
     first, second = await scene.desk.commands.get(), await scene.desk.commands.get()
     assert first == second, "the same operation and the same decision"
     await scene.desk.reports.outcome(scene.ended())
-    assert (await running).outcome is not None
+    assert isinstance(await running, Ended)
+
+
+async def test_failure_of_an_earlier_decision_is_not_the_outcome_of_this_one(scene: Scene) -> None:
+    """The command of the second decision was lost: the node still reports how the first one failed."""
+    scene.desk.has_begun = True
+    earlier = scene.ended(Result.FAILED, Reason.NODE_ERROR)
+    scene.desk.standing = [OpReply(op_id=scene.op_id, standing=OpStanding.ENDED, outcome=earlier)]
+    running = asyncio.create_task(scene.following(decision=2).until_outcome())
+    assert (await scene.desk.commands.get()).decision == 2
+    await scene.desk.reports.outcome(earlier)
+    await scene.desk.reports.outcome(scene.ended().model_copy(update={"decision": 2}))
+    result = await running
+    assert isinstance(result, Ended)
+    assert (result.outcome.result, result.outcome.decision) == (Result.SUCCEEDED, 2)
+
+
+END = RowEnd(state=State.CANCELLED, reason=Reason.REQUESTED)
+
+
+async def test_follower_of_an_ended_row_sends_nothing(scene: Scene) -> None:
+    """Promise 3: Temporal was restored to an older moment than PostgreSQL, and the node has forgotten it."""
+    scene.permits.end = END
+    assert await scene.following().until_outcome() == RowEnded(end=END)
+    assert await scene.dispatch() == RowEnded(end=END)
+    assert scene.desk.commands.empty()
+
+
+async def test_hold_concerns_only_what_is_not_on_its_node(scene: Scene) -> None:
+    scene.permits.hold = "freeze, by ada"
+    assert await scene.dispatch() == Held(why="freeze, by ada")
+    assert (scene.desk.commands.empty(), scene.permits.sent) == (True, 0)
+    running = asyncio.create_task(scene.following(accepted=True).until_outcome())
+    await scene.desk.commands.get()
+    await scene.desk.reports.outcome(scene.ended())
+    assert isinstance(await running, Ended)
 
 
 class Deaf(PlayedDesk):
@@ -238,33 +295,33 @@ async def test_a_command_without_an_answer_is_asked_after_long_before_a_silence(
         running = asyncio.create_task(scene.following(patient).until_outcome())
         await asyncio.wait_for(scene.desk.commands.get(), 10)
         await scene.desk.reports.outcome(scene.ended())
-        assert (await running).outcome == scene.ended()
+        assert await running == Ended(outcome=scene.ended())
 
 
 async def test_no_outcome_in_time_gives_the_slot_back_without_a_verdict(scene: Scene) -> None:
     """S38: a timeout says nothing about the node's work."""
-    word = await scene.following(QUICK.model_copy(update={"request_timeout": timedelta(seconds=1)})).until_outcome()
-    assert (word.accepted, word.outcome, word.away) == (True, None, False)
+    short = QUICK.model_copy(update={"request_timeout": timedelta(seconds=1)})
+    assert await scene.following(short).until_outcome() == Silent(accepted=True)
 
 
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (CommandReply(answer=Answer.BUSY, busy_op_id="other"), {"busy_op_id": "other"}),
-        (CommandReply(answer=Answer.REFUSED, error="cancelled before"), {"refused": "cancelled before"}),
+        (CommandReply(answer=Answer.BUSY, busy_op_id="other"), Busy(op_id="other")),
+        (CommandReply(answer=Answer.REFUSED, error="cancelled before"), Refused(why="cancelled before")),
     ],
 )
-async def test_other_answers_are_passed_on(scene: Scene, reply: CommandReply, expected: dict[str, object]) -> None:
-    scene.desk.answers = [reply]
-    word = await scene.following().until_outcome()
-    assert word.model_dump(exclude_defaults=True) == expected
+async def test_other_answers_are_passed_on(scene: Scene, reply: CommandReply, expected: DispatchResult) -> None:
+    scene.desk.answers = [reply, reply]
+    assert await scene.following().until_outcome() == expected
+    assert await scene.dispatch() == expected
 
 
 async def test_an_ended_operation_is_repeated_not_done_again(scene: Scene) -> None:
     scene.desk.answers = [CommandReply(answer=Answer.ENDED, outcome=scene.ended(Result.FAILED, Reason.NO_DISK))]
-    word = await scene.following().until_outcome()
-    assert word.outcome is not None
-    assert word.outcome.reason is Reason.NO_DISK
+    result = await scene.following().until_outcome()
+    assert isinstance(result, Ended)
+    assert result.outcome.reason is Reason.NO_DISK
 
 
 async def test_a_node_that_dies_on_the_way_is_away_after_a_while(nats_server: NatsForTests) -> None:
@@ -272,8 +329,7 @@ async def test_a_node_that_dies_on_the_way_is_away_after_a_while(nats_server: Na
         running = asyncio.create_task(scene.following().until_outcome())
         await scene.desk.commands.get()
         await scene.desk.reports._bus.close()
-        word = await running
-    assert (word.away, word.accepted) == (True, True)
+        assert await running == NodeUnreachable(accepted=True)
 
 
 @pytest.mark.private_stack
@@ -286,7 +342,7 @@ async def test_a_restart_of_nats_loses_no_outcome(private_nats: NatsFactory) -> 
         await nats.kill()
         scene.desk.standing = [OpReply(op_id=scene.op_id, standing=OpStanding.ENDED, outcome=scene.ended())]
         await nats.restart()
-        assert (await running).outcome == scene.ended()
+        assert await running == Ended(outcome=scene.ended())
 
 
 @pytest.mark.private_stack
@@ -297,10 +353,11 @@ async def test_without_nats_it_is_not_the_node_that_is_away(private_nats: NatsFa
         running = asyncio.create_task(scene.following().until_outcome())
         await asyncio.wait_for(scene.told.wait(), 10)
         await nats.kill()
-        word = await asyncio.wait_for(running, 30)
-        assert (word.away, word.link_down, word.accepted) == (True, True, True)
-        never_sent = await asyncio.wait_for(scene.following().until_outcome(), 30)
-        assert (never_sent.away, never_sent.link_down, never_sent.accepted) == (True, True, False)
+        assert await asyncio.wait_for(running, 30) == NatsUnreachable(accepted=True)
+        assert await asyncio.wait_for(scene.following().until_outcome(), 30) == NatsUnreachable()
+        scene.permits.sent = 0
+        assert await asyncio.wait_for(scene.dispatch(), 30) == NatsUnreachable()
+        assert scene.permits.sent == 0, "it provably did not leave"
 
 
 def test_a_burst_is_told_bit_by_bit_and_what_comes_later_at_once() -> None:
@@ -309,16 +366,16 @@ def test_a_burst_is_told_bit_by_bit_and_what_comes_later_at_once() -> None:
     assert pace.moment(20.0) == 22.0
 
 
-# the first word ------------------------------------------------------------------------------------------------
+# dispatch -----------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_over_at_once_is_the_first_word(scene: Scene) -> None:
-    asking = asyncio.create_task(scene.first_word().heard())
+async def test_dispatch_returns_the_outcome_of_what_ends_at_once(scene: Scene) -> None:
+    sending = asyncio.create_task(scene.dispatch())
     assert (await scene.desk.commands.get()).decision == 1
     await scene.desk.reports.progress(scene.progress(7))
     await scene.desk.reports.outcome(scene.ended())
-    word = await asking
-    assert (word.outcome, word.accepted) == (scene.ended(), True)
+    assert await sending == Ended(outcome=scene.ended())
+    assert scene.permits.sent == 1
 
 
 class InstantDesk(PlayedDesk):
@@ -329,39 +386,45 @@ class InstantDesk(PlayedDesk):
         return await super().command(command)
 
 
-async def test_an_outcome_from_before_the_answer_is_the_first_word(nats_server: NatsForTests) -> None:
+async def test_dispatch_hears_an_outcome_from_before_the_answer(nats_server: NatsForTests) -> None:
     """S23: also here we listen before we send."""
     async with scene_on(nats_server, desk_of=InstantDesk) as scene:
-        word = await scene.first_word().heard()
-    assert (word.outcome and word.outcome.result, word.accepted) == (Result.SUCCEEDED, True)
+        result = await scene.dispatch()
+    assert isinstance(result, Ended)
+    assert result.outcome.result is Result.SUCCEEDED
 
 
 @pytest.mark.parametrize("result", [None, Result.INTERRUPTED], ids=["it goes on", "it was interrupted"])
-async def test_what_has_begun_is_followed_by_somebody_else(scene: Scene, result: Result | None) -> None:
-    asking = asyncio.create_task(scene.first_word(within=2).heard())
+async def test_dispatch_leaves_what_has_begun_to_the_follower(scene: Scene, result: Result | None) -> None:
+    sending = asyncio.create_task(scene.dispatch())
     await scene.desk.commands.get()
     if result is not None:
         await scene.desk.reports.outcome(scene.ended(result))
-    assert await asking == NodeWord(accepted=True, decision=1)
+    assert await sending == Accepted()
 
 
-async def test_a_node_that_nobody_serves_is_away_at_once(nats_server: NatsForTests) -> None:
+async def test_dispatch_to_a_node_where_nobody_listens_takes_its_mark_back(nats_server: NatsForTests) -> None:
     async with scene_on(nats_server, served=False) as scene:
-        assert await scene.first_word().heard() == NodeWord(away=True)
+        assert await scene.dispatch() == NodeUnreachable()
+        assert scene.permits.sent == 0
+        scene.permits.sent = 1
+        assert await scene.dispatch() == NodeUnreachable()
+        assert scene.permits.sent == 1, "another sender set this mark, and its command may have arrived"
 
 
-async def test_a_node_that_does_not_answer_at_once_may_have_heard(nats_server: NatsForTests) -> None:
+async def test_dispatch_without_an_answer_leaves_the_mark(nats_server: NatsForTests) -> None:
     async with scene_on(nats_server, desk_of=Deaf) as scene:
-        assert await scene.first_word(within=0.5).heard() == NodeWord()
+        assert await scene.dispatch() == Silent()
+        assert scene.permits.sent == 1
 
 
-async def test_an_operation_that_has_ended_is_not_done_again_by_a_first_word(scene: Scene) -> None:
+async def test_dispatch_of_an_ended_operation_is_repeated_from_the_nodes_journal(scene: Scene) -> None:
     scene.desk.answers = [CommandReply(answer=Answer.ENDED, outcome=scene.ended())]
-    assert (await scene.first_word().heard()).outcome == scene.ended()
+    assert await scene.dispatch() == Ended(outcome=scene.ended())
 
 
 async def test_who_follows_what_has_begun_does_not_announce_it_again(scene: Scene) -> None:
-    following = asyncio.create_task(scene.following(decision=1).until_outcome())
+    following = asyncio.create_task(scene.following(accepted=True).until_outcome())
     await scene.desk.commands.get()
     await scene.desk.reports.progress(scene.progress(7))
     await scene.desk.questions.get()

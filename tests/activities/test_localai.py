@@ -10,14 +10,17 @@ import pytest
 from nats.aio.msg import Msg
 
 from activities.localai import LocalaiWorker
+from activities.sending import Sender
 from bus.commands import NodeClient
 from bus.connection import Bus, connect_control, node_bus
 from bus.reports import ReportHub
 from contracts import subjects
-from contracts.messages import BackendList, Command, CommandReply, Installed, Message, Result
-from contracts.temporal import NodeTask, OperationRequest, Policy, Wanted
+from contracts.dispatch import DispatchResult, DispatchTask, Ended, NatsUnreachable, NodeUnreachable, RowEnded, Silent
+from contracts.messages import BackendList, Command, CommandReply, Installed, Message, Outcome, Result
+from contracts.temporal import OperationRequest, Policy, RowEnd, Wanted
 from domain.node import Protocol
-from domain.operation import Kind, Phase, Reason
+from domain.operation import Kind, Phase, Reason, State
+from tests.activities.permits import MemoryPermits
 from tests.conftest import NatsFactory
 from tests.servers import NatsForTests
 
@@ -57,13 +60,14 @@ class Scene:
     def __init__(self, link: NodeClient, worker: Worker, node_id: str) -> None:
         self.worker = worker
         self.node_id = node_id
+        self.permits = MemoryPermits()
         self._link = link
         self.asked_at = datetime.now(UTC)
 
     def installed(self, at: datetime | None = None) -> Installed:
         return Installed(name="llama-cpp", version="7", installed_at=at or self.asked_at + timedelta(seconds=1))
 
-    def asks(self, kind: Kind, *, on_node: bool = False, timeout: float = 10) -> LocalaiWorker:
+    def asks(self, kind: Kind, *, accepted: bool = False, timeout: float = 10) -> LocalaiWorker:
         request = OperationRequest(
             op_id=str(uuid.uuid4()),
             node_id=self.node_id,
@@ -72,9 +76,15 @@ class Scene:
             wanted=Wanted(kind=kind, backend="llama-cpp", family="llama-cpp"),
             created_at=self.asked_at,
         )
-        task = NodeTask(request=request, policy=Policy(request_timeout=timedelta(seconds=timeout)), on_node=on_node)
-        command = Command(kind=kind, backend="llama-cpp", family="llama-cpp", op_id=request.op_id)
-        return LocalaiWorker(self._link, task, command, _nobody)
+        policy = Policy(request_timeout=timedelta(seconds=timeout))
+        task = DispatchTask(request=request, policy=policy, decision=1, accepted=accepted)
+        return LocalaiWorker(self._link, Sender(self._link, self.permits, task), task, _nobody)
+
+    async def outcome(self, kind: Kind, *, accepted: bool = False) -> Outcome:
+        """Of an operation that ends."""
+        result: DispatchResult = await self.asks(kind, accepted=accepted).until_outcome()
+        assert isinstance(result, Ended)
+        return result.outcome
 
 
 async def _nobody(_: Phase) -> None:
@@ -107,18 +117,16 @@ async def scene(nats_server: NatsForTests) -> AsyncIterator[Scene]:
 async def test_a_silent_install_succeeds_by_its_reply_alone(scene: Scene) -> None:
     """S35, S40: silent workers are legal; the reply is the truth."""
     await scene.worker.serves(subjects.install(scene.node_id), CommandReply(success=True, address="10.0.0.1:50051"))
-    word = await scene.asks(Kind.INSTALL).until_outcome()
-    assert word.outcome is not None
-    assert word.outcome.result is Result.SUCCEEDED
+    outcome = await scene.outcome(Kind.INSTALL)
+    assert outcome.result is Result.SUCCEEDED
 
 
 async def test_a_refused_install_is_a_failure_with_the_workers_words(scene: Scene) -> None:
     """S7: the reply's success is looked at, not only that one came."""
     await scene.worker.serves(subjects.install(scene.node_id), CommandReply(error='backend "x" not found'))
-    word = await scene.asks(Kind.INSTALL).until_outcome()
-    assert word.outcome is not None
-    assert (word.outcome.result, word.outcome.reason) == (Result.FAILED, Reason.NODE_ERROR)
-    assert "not found" in word.outcome.error
+    outcome = await scene.outcome(Kind.INSTALL)
+    assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.NODE_ERROR)
+    assert "not found" in outcome.error
 
 
 async def test_an_install_that_left_the_backend_there_says_so(scene: Scene) -> None:
@@ -126,10 +134,9 @@ async def test_an_install_that_left_the_backend_there_says_so(scene: Scene) -> N
     await scene.worker.lists()
     reply = CommandReply(error="process died")
     await scene.worker.serves(subjects.install(scene.node_id), reply, installs=scene.installed())
-    word = await scene.asks(Kind.INSTALL).until_outcome()
-    assert word.outcome is not None
-    assert word.outcome.reason is Reason.DID_NOT_START
-    assert "installed, process did not start" in word.outcome.error
+    outcome = await scene.outcome(Kind.INSTALL)
+    assert outcome.reason is Reason.DID_NOT_START
+    assert "installed, process did not start" in outcome.error
 
 
 async def test_no_reply_in_time_is_still_installing(scene: Scene) -> None:
@@ -140,9 +147,9 @@ async def test_no_reply_in_time_is_still_installing(scene: Scene) -> None:
         heard.set()
 
     await scene.worker._bus.subscribe(subjects.install(scene.node_id), never)
-    word = await scene.asks(Kind.INSTALL, timeout=0.5).until_outcome()
+    result = await scene.asks(Kind.INSTALL, timeout=0.5).until_outcome()
     assert heard.is_set()
-    assert (word.accepted, word.outcome, word.away) == (True, None, False)
+    assert result == Silent(accepted=True)
 
 
 async def test_an_upgrade_that_was_sent_before_is_not_sent_again_when_it_is_done(scene: Scene) -> None:
@@ -150,9 +157,8 @@ async def test_an_upgrade_that_was_sent_before_is_not_sent_again_when_it_is_done
     await scene.worker.lists()
     scene.worker.backends = [scene.installed()]
     await scene.worker.serves(subjects.upgrade(scene.node_id), CommandReply(success=True))
-    word = await scene.asks(Kind.UPGRADE, on_node=True).until_outcome()
-    assert word.outcome is not None
-    assert word.outcome.result is Result.SUCCEEDED
+    outcome = await scene.outcome(Kind.UPGRADE, accepted=True)
+    assert outcome.result is Result.SUCCEEDED
     assert scene.worker.heard == []
 
 
@@ -160,8 +166,7 @@ async def test_an_upgrade_is_sent_again_when_the_list_shows_no_change(scene: Sce
     await scene.worker.lists()
     scene.worker.backends = [scene.installed(LONG_AGO)]
     await scene.worker.serves(subjects.upgrade(scene.node_id), CommandReply(success=True))
-    word = await scene.asks(Kind.UPGRADE, on_node=True).until_outcome()
-    assert word.outcome is not None
+    await scene.outcome(Kind.UPGRADE, accepted=True)
     assert len(scene.worker.heard) == 1
 
 
@@ -169,15 +174,21 @@ async def test_a_worker_without_the_upgrade_subject_gets_an_install_with_force(s
     """S37."""
     await scene.worker.lists()
     await scene.worker.serves(subjects.install(scene.node_id), CommandReply(success=True))
-    word = await scene.asks(Kind.UPGRADE).until_outcome()
-    assert word.outcome is not None
+    await scene.outcome(Kind.UPGRADE)
     [(_, command)] = scene.worker.heard
     assert command.force
 
 
 async def test_a_worker_that_is_away_is_away_for_upgrades_too(scene: Scene) -> None:
-    word = await scene.asks(Kind.UPGRADE).until_outcome()
-    assert (word.away, word.outcome) == (True, None)
+    assert await scene.asks(Kind.UPGRADE).until_outcome() == NodeUnreachable()
+    assert scene.permits.sent == 0
+
+
+async def test_worker_gets_nothing_for_an_operation_whose_row_has_ended(scene: Scene) -> None:
+    await scene.worker.serves(subjects.install(scene.node_id), CommandReply(success=True))
+    scene.permits.end = RowEnd(state=State.CANCELLED)
+    assert await scene.asks(Kind.INSTALL).until_outcome() == RowEnded(end=scene.permits.end)
+    assert scene.worker.heard == []
 
 
 @pytest.mark.private_stack
@@ -186,21 +197,19 @@ async def test_without_nats_nothing_was_sent_and_nothing_is_told_as_begun(privat
     nats = await private_nats()
     async with scene_on(nats) as scene:
         await nats.kill()
-        word = await asyncio.wait_for(scene.asks(Kind.INSTALL, timeout=900).until_outcome(), 60)
-    assert (word.away, word.link_down, word.accepted) == (True, True, False)
+        assert await asyncio.wait_for(scene.asks(Kind.INSTALL, timeout=900).until_outcome(), 60) == NatsUnreachable()
+        assert scene.permits.sent == 0
 
 
 async def test_removing_what_is_not_there_changes_nothing_and_a_refusal_is_a_failure(scene: Scene) -> None:
     """G7: a refused delete is never recorded as done."""
     await scene.worker.serves(subjects.delete(scene.node_id), CommandReply(error='backend "x": backend not found'))
-    word = await scene.asks(Kind.REMOVE).until_outcome()
-    assert word.outcome is not None
-    assert (word.outcome.result, word.outcome.changed) == (Result.SUCCEEDED, False)
+    outcome = await scene.outcome(Kind.REMOVE)
+    assert (outcome.result, outcome.changed) == (Result.SUCCEEDED, False)
 
 
 async def test_a_refused_removal_is_a_failure(scene: Scene) -> None:
     """G7, S44."""
     await scene.worker.serves(subjects.delete(scene.node_id), CommandReply(error="process survived"))
-    word = await scene.asks(Kind.REMOVE).until_outcome()
-    assert word.outcome is not None
-    assert word.outcome.result is Result.FAILED
+    outcome = await scene.outcome(Kind.REMOVE)
+    assert outcome.result is Result.FAILED

@@ -9,11 +9,11 @@ from contracts.temporal import (
     CONTROL_QUEUE,
     SEARCH_ATTRIBUTES,
     CancelRequest,
-    Carried,
     OperationInput,
     OperationRequest,
     Payload,
     Projection,
+    RunState,
     Wanted,
     node_queue,
     operation_workflow_id,
@@ -32,7 +32,7 @@ REQUEST = OperationRequest(
     created_at=datetime(2026, 11, 16, tzinfo=UTC),
 )
 PAYLOADS = [
-    OperationInput(request=REQUEST, carried=Carried(state=State.WAITING, seq=3, reason=Reason.NODE_AWAY)),
+    OperationInput(request=REQUEST, carried=RunState(state=State.WAITING, seq=3, reason=Reason.NODE_AWAY)),
     CancelRequest(op_id="op", by="admin", why=Reason.NODE_DRAINED),
     Projection(
         request=REQUEST,

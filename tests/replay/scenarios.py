@@ -6,8 +6,21 @@ from datetime import timedelta
 from contracts import batches
 from contracts import temporal as names
 from contracts.batches import BatchOrder, BatchState
+from contracts.dispatch import (
+    Accepted,
+    Busy,
+    CancelResult,
+    DispatchResult,
+    Ended,
+    Held,
+    NatsUnreachable,
+    NodeUnreachable,
+    NotAdmitted,
+    Silent,
+    StoreUnreachable,
+)
 from contracts.messages import Outcome, Result
-from contracts.temporal import CancelRequest, CancelWord, NodeBack, NodeWord, OutcomeReport, Policy, Turn
+from contracts.temporal import CancelRequest, NodeBack, OutcomeReport, Policy, RowEnd, RowEndNotice, Turn
 from domain.operation import Reason, State
 from tests.workflows.played_fleet import Fleet, Handle
 from tests.workflows.station import QUICK, Operation
@@ -25,7 +38,7 @@ async def begun_at_once(operation: Operation) -> None:
 
 async def cancelled_before_anybody_asked(operation: Operation) -> None:
     await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
-    operation.station.say_to_cancel(CancelWord(stopped=True))
+    operation.station.say_to_cancel(CancelResult(stopped=True))
 
 
 async def succeeded(operation: Operation) -> None:
@@ -38,15 +51,13 @@ async def succeeded_slowly(operation: Operation) -> None:
 
 
 async def waited_for_the_node(operation: Operation) -> None:
-    operation.station.say(NodeWord(away=True))
     await operation.station.reached(State.WAITING)
     await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
     operation.station.say(operation.succeeded())
 
 
 async def expired(operation: Operation) -> None:
-    for _ in range(10):
-        operation.station.say(NodeWord(away=True))
+    operation.station.is_absent = True
 
 
 async def refused_permanently(operation: Operation) -> None:
@@ -64,7 +75,7 @@ async def source_was_down(operation: Operation) -> None:
 
 
 async def still_installing(operation: Operation) -> None:
-    operation.station.say(NodeWord(accepted=True))
+    operation.station.say(Silent(accepted=True))
     operation.station.say(operation.succeeded())
 
 
@@ -75,10 +86,10 @@ async def worker_died(operation: Operation) -> None:
 
 
 async def outcome_came_as_a_signal(operation: Operation) -> None:
-    operation.station.say(NodeWord(away=True, accepted=True))
+    operation.station.say(NodeUnreachable(accepted=True))
     await operation.station.reached(State.WAITING)
-    outcome = Outcome(op_id=operation.op_id, result=Result.SUCCEEDED, changed=True)
-    await operation.handle.signal(names.SIGNAL_OUTCOME, OutcomeReport(outcome=outcome))
+    await operation.handle.signal(names.SIGNAL_OUTCOME, OutcomeReport(op_id=operation.op_id))
+    operation.station.say(operation.succeeded())
 
 
 async def cancelled_while_waiting(operation: Operation) -> None:
@@ -89,39 +100,39 @@ async def cancelled_while_waiting(operation: Operation) -> None:
 async def cancelled_on_the_node(operation: Operation) -> None:
     await operation.begin_on_node()
     await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
-    operation.station.say_to_cancel(CancelWord(stopped=True))
+    operation.station.say_to_cancel(CancelResult(stopped=True))
 
 
 async def cancelled_in_the_web_ui(operation: Operation) -> None:
     await operation.begin_on_node()
     await operation.handle.cancel()
-    operation.station.say_to_cancel(CancelWord(stopped=True))
+    operation.station.say_to_cancel(CancelResult(stopped=True))
 
 
 async def cancelled_too_late(operation: Operation) -> None:
     await operation.begin_on_node()
     await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
     outcome = Outcome(op_id=operation.op_id, result=Result.SUCCEEDED, changed=True)
-    operation.station.say_to_cancel(CancelWord(outcome=outcome))
+    operation.station.say_to_cancel(CancelResult(outcome=outcome))
 
 
 async def cancelled_after_the_node_came_back(operation: Operation) -> None:
     await operation.begin_on_node()
     await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
-    operation.station.say_to_cancel(CancelWord(away=True))
+    operation.station.say_to_cancel(CancelResult(unreachable=True))
     await operation.station.reached(State.CANCELLING)
     await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
-    operation.station.say_to_cancel(CancelWord(stopped=True))
+    operation.station.say_to_cancel(CancelResult(stopped=True))
 
 
 async def ran_into_its_deadline(operation: Operation) -> None:
     await operation.begin_on_node()
-    operation.station.say_to_cancel(CancelWord(stopped=True))
+    operation.station.say_to_cancel(CancelResult(stopped=True))
 
 
 async def another_was_in_the_way(operation: Operation) -> None:
-    operation.station.say(NodeWord(busy_op_id="left-over"))
-    operation.station.say_to_cancel(CancelWord(stopped=True))
+    operation.station.say(Busy(op_id="left-over"))
+    operation.station.say_to_cancel(CancelResult(stopped=True))
     operation.station.say(operation.succeeded())
 
 
@@ -133,31 +144,53 @@ async def database_was_away(operation: Operation) -> None:
     operation.station.database_is_up = True
 
 
+async def silent_at_first(operation: Operation) -> None:
+    operation.station.say(operation.succeeded())
+
+
+async def row_came_late(operation: Operation) -> None:
+    operation.station.say(operation.succeeded())
+
+
+async def store_was_away(operation: Operation) -> None:
+    operation.station.say(operation.succeeded())
+
+
+async def closed_as_its_row(operation: Operation) -> None:
+    await operation.station.commands.get()
+    operation.station.row_end = RowEnd(state=State.CANCELLED, reason=Reason.FORCED)
+    await operation.handle.signal(names.SIGNAL_ROW_ENDED, RowEndNotice(op_id=operation.op_id))
+
+
+async def cancelled_but_never_told(operation: Operation) -> None:
+    await operation.begin_on_node()
+    await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
+    for _ in range(20):
+        operation.station.say_to_cancel(CancelResult(unreachable=True))
+
+
 def _policy(**changes: object) -> Policy:
     return QUICK.model_copy(update=changes)
 
 
 async def held_and_released(operation: Operation) -> None:
-    operation.station.say(NodeWord(held="freeze, by ada"))
     await operation.station.reached(State.WAITING)
     await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
     operation.station.say(operation.succeeded())
 
 
 async def waited_for_nats(operation: Operation) -> None:
-    operation.station.say(NodeWord(away=True, link_down=True))
     await operation.station.reached(State.WAITING)
     await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
     operation.station.say(operation.succeeded())
 
 
 async def waited_for_its_turn(operation: Operation) -> None:
-    operation.station.say(NodeWord(away=True))
     await operation.station.reached(State.WAITING)
     await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
     await operation.station.seen(lambda station: station.rows[-1].reason is Reason.BATCH_TURN)
+    operation.station.say_at_once(NodeUnreachable())
     await operation.handle.signal(names.SIGNAL_TURN, Turn(op_id=operation.op_id))
-    operation.station.say(NodeWord(away=True))
     await operation.station.seen(lambda station: station.rows[-1].reason is Reason.NODE_AWAY)
     await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
     await operation.station.seen(lambda station: station.rows[-1].reason is Reason.BATCH_TURN)
@@ -190,15 +223,29 @@ SCENARIOS: dict[Play, Policy] = {
     ran_into_its_deadline: _policy(deadline=timedelta(seconds=0.3)),
     another_was_in_the_way: QUICK,
     database_was_away: QUICK,
+    silent_at_first: QUICK,
+    row_came_late: QUICK,
+    store_was_away: QUICK,
+    closed_as_its_row: QUICK,
+    cancelled_but_never_told: _policy(lost_after=timedelta(seconds=0.3), node_poll=timedelta(seconds=0.1)),
 }
 
 
-AT_ONCE: dict[Play, NodeWord] = {
-    over_at_once: NodeWord(outcome=Outcome(op_id="op", result=Result.SUCCEEDED, changed=True), accepted=True),
-    begun_at_once: NodeWord(accepted=True, decision=7),
-    cancelled_while_waiting: NodeWord(away=True),
+AT_ONCE: dict[Play, DispatchResult] = {
+    over_at_once: Ended(outcome=Outcome(op_id="op", result=Result.SUCCEEDED, changed=True)),
+    begun_at_once: Accepted(),
+    expired: NodeUnreachable(),
+    silent_at_first: Silent(),
+    row_came_late: NotAdmitted(),
+    store_was_away: StoreUnreachable(),
+    cancelled_while_waiting: NodeUnreachable(),
+    waited_for_the_node: NodeUnreachable(),
+    waited_for_its_turn: NodeUnreachable(),
+    held_and_released: Held(why="freeze, by ada"),
+    waited_for_nats: NatsUnreachable(),
+    closed_as_its_row: Silent(),
 }
-"""the node's first word in these; in all others it leaves open what it does"""
+"""what comes of the dispatch in these; in all others the node accepts it"""
 MEMBERS = frozenset({waited_for_its_turn})
 """of a batch that only listens"""
 BEFORE_ANY_WORKER = frozenset({cancelled_before_anybody_asked})

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 from temporalio.client import Client
 
+from contracts.dispatch import NodeUnreachable
 from contracts.operation_http import InstallRequest
-from contracts.temporal import NodeWord, Projection, operation_workflow_id
+from contracts.temporal import Projection, operation_workflow_id
 from domain.errors import (
     InvalidRequest,
     NodeNotApproved,
@@ -177,7 +178,7 @@ async def test_a_newer_request_replaces_one_that_never_reached_its_node(
     node = await join()
     station = Station()
     async with worker_of(client, station, runs.queue):
-        station.say_at_once(NodeWord(away=True))
+        station.say_at_once(NodeUnreachable())
         first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
         await station.reached(State.WAITING)
         second = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="bob")

@@ -27,9 +27,10 @@ from contracts.batches import (
     batch_workflow_id,
     member_op_id,
 )
+from contracts.dispatch import DISPATCH, Dispatched, DispatchTask, Ended
 from contracts.messages import Outcome, Result
 from contracts.node_http import NodeView
-from contracts.temporal import NodeTask, NodeWord, OperationInput, Policy, Wanted
+from contracts.temporal import OperationInput, Policy, Wanted
 from domain.errors import ServiceUnavailable
 from domain.identity import new_op_id
 from domain.operation import State
@@ -105,10 +106,10 @@ class Plant:
         self.done: Counter[str] = Counter()
         self._crashes: dict[str, Crash] = {}
 
-    @activity.defn(name=names.FIRST_WORD)
-    async def first_word(self, task: NodeTask) -> NodeWord:
+    @activity.defn(name=DISPATCH)
+    async def dispatch(self, task: DispatchTask) -> Dispatched:
         self.done[task.request.op_id] += 1
-        return NodeWord(outcome=Outcome(op_id=task.request.op_id, result=Result.SUCCEEDED), accepted=True)
+        return Dispatched(result=Ended(outcome=Outcome(op_id=task.request.op_id, result=Result.SUCCEEDED)))
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -128,7 +129,7 @@ class Plant:
                 self.client,
                 task_queue=names.node_queue(queue),
                 workflows=[BackendOperation],
-                activities=[self.first_word, RecordActivities(self.operations).record],
+                activities=[self.dispatch, RecordActivities(self.operations).record],
             ),
         ):
             yield

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -17,10 +18,11 @@ from activities.records import RecordActivities
 from contracts import batches as batch_names
 from contracts import temporal as names
 from contracts.batches import BatchInput, BatchOrder, BatchProgress, BatchState, Target, batch_workflow_id, member_op_id
+from contracts.dispatch import DISPATCH, RUN_ON_NODE, Accepted, Dispatched, DispatchTask, Ended, NodeUnreachable
 from contracts.messages import Outcome, Result
 from contracts.node_http import NodeView
 from contracts.operation_http import OperationView
-from contracts.temporal import NodeTask, NodeWord, Wanted
+from contracts.temporal import Policy, Wanted
 from domain.identity import new_op_id
 from domain.operation import OPEN, Reason, State
 from runtime.temporal import TemporalRuns
@@ -51,15 +53,15 @@ class Site:
         self._at_work: dict[str, asyncio.Future[Result]] = {}
         self._registry = Nodes(database)
 
-    @activity.defn(name=names.FIRST_WORD)
-    async def first_word(self, task: NodeTask) -> NodeWord:
-        return NodeWord() if task.request.node_id in self.present else NodeWord(away=True)
+    @activity.defn(name=DISPATCH)
+    async def dispatch(self, task: DispatchTask) -> Dispatched:
+        return Dispatched(result=Accepted() if task.request.node_id in self.present else NodeUnreachable())
 
-    @activity.defn(name=names.RUN_ON_NODE)
-    async def run_on_node(self, task: NodeTask) -> NodeWord:
+    @activity.defn(name=RUN_ON_NODE)
+    async def run_on_node(self, task: DispatchTask) -> Dispatched:
         node_id = task.request.node_id
         if node_id not in self.present:
-            return NodeWord(away=True)
+            return Dispatched(result=NodeUnreachable())
         ended = self._at_work[node_id] = asyncio.get_running_loop().create_future()
         self.most_at_work = max(self.most_at_work, len(self._at_work))
         try:
@@ -68,7 +70,7 @@ class Site:
             del self._at_work[node_id]
         if outcome.result is Result.FAILED:
             outcome = outcome.model_copy(update={"reason": Reason.NO_DISK})
-        return NodeWord(outcome=outcome, accepted=True)
+        return Dispatched(result=Ended(outcome=outcome))
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -80,7 +82,7 @@ class Site:
             record,
         ]
         node = names.node_queue(self.runs.queue)
-        at_node: list[Callable[..., Any]] = [self.first_word, self.run_on_node, record]
+        at_node: list[Callable[..., Any]] = [self.dispatch, self.run_on_node, record]
         async with (
             Worker(self.client, task_queue=self.runs.queue, workflows=[Batch], activities=steps),
             Worker(self.client, task_queue=node, workflows=[BackendOperation], activities=at_node),
@@ -94,6 +96,7 @@ class Site:
             wanted=Wanted(backend=self.family, family=self.family, version="1", uri="/artifacts/echo-1.tar.gz"),
             targets=tuple(Target(node_id=node.id, node_name=node.name) for node in self.nodes),
             created_at=now(),
+            policy=Policy(heartbeat_timeout=timedelta(minutes=5)),  # the played nodes send no heartbeats
             **{"max_parallel": 2, **changes},
         )
         await self.runs.start_batch(batch)
@@ -115,9 +118,10 @@ class Site:
         return await until(lambda: asyncio.sleep(0, list(self._at_work)), lambda at_work: len(at_work) == number)
 
     async def finish(self, node_id: str, result: Result = Result.SUCCEEDED) -> None:
-        ended = self._at_work[node_id]
-        ended.set_result(result)
-        await until(lambda: asyncio.sleep(0, self._at_work), lambda at_work: at_work.get(node_id) is not ended)
+        """Until its row says so: the batch gives the slot to another only then."""
+        op_id = member_op_id(self.batch_id, node_id)
+        self._at_work[node_id].set_result(result)
+        await until(lambda: self.operations.standing([op_id]), lambda standing: standing[op_id][0] not in OPEN)
 
     async def row(self, node: NodeView) -> OperationView:
         row = await self.operations.find(member_op_id(self.batch_id, node.id))

@@ -1,7 +1,7 @@
 """Liveness: heartbeats refresh, wake and stop; whoever is not the node that registered is told."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -18,6 +18,7 @@ from contracts.messages import (
     StopWhy,
 )
 from contracts.node_http import NodeView
+from contracts.temporal import Run
 from domain.errors import NodeAway, ServiceUnavailable
 from domain.node import NodeStatus
 from domain.operation import Reason, State
@@ -67,12 +68,16 @@ class AnsweringLink(PlayedLink):
 class RecordedWakes:
     def __init__(self) -> None:
         self.woken: list[str] = []
+        self.open: list[Run] = []
         self.is_away = False
 
     async def node_back(self, workflow_id: str, _node_id: str) -> None:
         if self.is_away:
             raise ServiceUnavailable("Temporal does not answer.")
         self.woken.append(workflow_id)
+
+    async def open_runs(self) -> Sequence[Run]:
+        return self.open
 
 
 @pytest.fixture
@@ -160,12 +165,23 @@ async def test_work_on_a_node_that_has_ended_here_is_stopped_there(
     await operations.record(transition(ended, State.CANCELLED))
     await operations.record(transition(open_here, State.RUNNING))
     link.cancel_reply = CancelReply(op_id=ended.op_id, answer=CancelAnswer.STOPPED)
-    await hear(liveness, Heartbeat(node_id=node.id, open_ops=[ended.op_id, open_here.op_id, "never-heard-of"]))
+    await hear(liveness, Heartbeat(node_id=node.id, open_ops=[ended.op_id, open_here.op_id]))
     assert [command.op_id for command in link.cancels] == [ended.op_id]
     link.cancel_reply = NodeAway()
     await hear(liveness, Heartbeat(node_id=node.id, open_ops=[ended.op_id]))
     await hear(liveness, Heartbeat(node_id=node.id, open_ops=[ended.op_id]))
     assert len(link.cancels) == 3
+
+
+async def test_work_on_a_node_that_has_neither_row_nor_run_is_stopped_there(
+    liveness: Liveness, join: Join, wakes: RecordedWakes, link: PlayedLink
+) -> None:
+    """Protocol 3, H: PostgreSQL and Temporal were both restored to an older moment. An open run writes its row anew."""
+    node = await join()
+    wakes.open = [Run(workflow_id="w", run_id="r", is_open=True, op_id="has-a-run")]
+    link.cancel_reply = CancelReply(op_id="forgotten", answer=CancelAnswer.STOPPED)
+    await hear(liveness, Heartbeat(node_id=node.id, open_ops=["has-a-run", "forgotten"]))
+    assert [command.op_id for command in link.cancels] == ["forgotten"]
 
 
 # who is who ---------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from temporalio.client import Client
 
 from contracts.batches import BatchRequest
 from contracts.node_http import NodeView
@@ -90,7 +91,7 @@ async def test_a_tag_that_moved_is_another_version(admission: Admission, join: J
 
 
 async def test_a_repeated_request_and_a_retry_keep_their_digest(
-    admission: Admission, operations: OperationTable, join: Join, image: Published, runs: TemporalRuns
+    admission: Admission, operations: OperationTable, join: Join, image: Published, client: Client
 ) -> None:
     """Whatever the tag says now, and although the registry is down."""
     node, request = await join(), InstallRequest(uri=image.reference)
@@ -100,12 +101,12 @@ async def test_a_repeated_request_and_a_retry_keep_their_digest(
     assert again.jobID == first.jobID
     stored = await operations.request(first.jobID)
     assert stored is not None
-    run = await runs.describe(operation_workflow_id(node.id, "echo"))
-    assert run is not None
+    await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate()
     failed = {"state": State.FAILED, "reason": Reason.NO_DISK, "ended_at": now()}
     await operations.record(Projection(request=stored, workflow_id="w", at=now(), seq=1, **failed))
-    retried = await admission.retry(first.jobID, actor="bob")
-    assert retried.joined, "the same digest is the same intent"
+    retried = await operations.request((await admission.retry(first.jobID, actor="bob")).jobID)
+    assert retried is not None
+    assert retried.wanted == stored.wanted, "the same digest"
 
 
 FAULTS: dict[str, tuple[dict[str, Any], type[NodesmithError], str]] = {

@@ -4,21 +4,26 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 
+from contracts.dispatch import Ended
 from contracts.messages import CancelAnswer, CancelCommand, CancelReply, Outcome, Result
 from contracts.operation_http import InstallRequest
-from contracts.temporal import Run, operation_workflow_id
+from contracts.temporal import OperationInput, Run, operation_workflow_id
 from domain.errors import NodeAway
+from domain.identity import new_op_id
 from domain.operation import Kind, Reason, State
 from runtime.temporal import TemporalRuns
 from services.admission import Admission
-from services.repair import Repair
+from services.repair import CLOSING, Repair
+from store.database import Database
 from store.nodes import Nodes
 from store.operations import OperationTable
+from tests.api.station import until
 from tests.services.conftest import Join, now
 from tests.services.links import PlayedLink
 from tests.store.transitions import transition
+from tests.workflows.station import Station, worker_of
 
 
 @pytest.fixture
@@ -45,7 +50,7 @@ async def test_a_terminated_run_ends_as_an_honest_row_and_the_node_is_stopped(
     """S13."""
     op_id = await terminated(admission, client, join)
     link.cancel_reply = CancelReply(op_id=op_id, answer=CancelAnswer.STOPPED)
-    await repair.once()
+    await until(repair.once, bool)  # visibility lags behind the termination
     row = await operations.find(op_id)
     assert row is not None
     assert (row.state, row.reason) == (State.FAILED, Reason.ENDED_OUTSIDE)
@@ -59,7 +64,7 @@ async def test_what_the_node_had_finished_is_told_as_finished(
     op_id = await terminated(admission, client, join)
     outcome = Outcome(op_id=op_id, result=Result.SUCCEEDED, changed=True)
     link.cancel_reply = CancelReply(op_id=op_id, answer=CancelAnswer.TOO_LATE, outcome=outcome)
-    await repair.once()
+    await until(repair.once, bool)  # visibility lags behind the termination
     row = await operations.find(op_id)
     assert row is not None
     assert row.state is State.SUCCEEDED
@@ -70,7 +75,7 @@ async def test_a_node_that_is_away_does_not_keep_the_row_open(
 ) -> None:
     op_id = await terminated(admission, client, join)
     link.cancel_reply = NodeAway()
-    await repair.once()
+    await until(repair.once, bool)  # visibility lags behind the termination
     row = await operations.find(op_id)
     assert row is not None
     assert row.state is State.FAILED
@@ -84,7 +89,7 @@ async def test_two_repairs_at_once_are_harmless_and_open_runs_are_left_alone(
     alive = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo"), actor="ada")
     op_id = await terminated(admission, client, join)
     link.cancel_reply = CancelReply(op_id=op_id, answer=CancelAnswer.STOPPED)
-    await asyncio.gather(repair.once(), repair.once())
+    await until(lambda: asyncio.gather(repair.once(), repair.once()), any)
     row, other = await operations.find(op_id), await operations.find(alive.jobID)
     assert row is not None
     assert other is not None
@@ -112,3 +117,63 @@ async def test_a_run_that_ends_while_we_look_keeps_the_end_it_wrote(
     assert row is not None
     assert row.state is State.SUCCEEDED
     assert not link.cancels
+
+
+# both ways ----------------------------------------------------------------------------------------------------
+
+
+async def test_row_of_a_closed_run_ends_as_the_run_did(
+    admission: Admission, client: Client, join: Join, repair: Repair, runs: TemporalRuns, database: Database
+) -> None:
+    """Protocol 3, R1: PostgreSQL was restored to an older moment; Temporal still has the result."""
+    node, station = await join(), Station()
+    async with worker_of(client, station, runs.queue):
+        failed = Outcome(op_id="op", result=Result.FAILED, reason=Reason.NO_DISK, error="disk full")
+        station.say_at_once(Ended(outcome=failed))
+        accepted = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo"), actor="ada")
+        await station.reached(State.FAILED)
+        handle = client.get_workflow_handle(operation_workflow_id(node.id, "echo"))
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
+    await until(repair.once, bool)
+    row = await OperationTable(database).find(accepted.jobID)
+    assert row is not None
+    assert (row.state, row.reason, row.detail) == (State.FAILED, Reason.NO_DISK, "disk full")
+
+
+async def test_open_run_whose_row_has_ended_or_is_missing_is_told(
+    admission: Admission,
+    join: Join,
+    repair: Repair,
+    runs: TemporalRuns,
+    operations: OperationTable,
+    client: Client,
+    link: PlayedLink,
+) -> None:
+    """Protocol 3, R2: Temporal was restored to an older moment than PostgreSQL, or the other way round."""
+    link.cancel_reply = NodeAway()
+    asked = [await admission.ask(Kind.INSTALL, (await join()).id, InstallRequest(backend="echo"), actor="ada")]
+    asked.append(await admission.ask(Kind.INSTALL, (await join()).id, InstallRequest(backend="echo"), actor="ada"))
+    ended, untouched = [await operations.find(each.jobID) for each in asked]
+    assert ended is not None
+    assert untouched is not None
+    request = await operations.request(ended.op_id)
+    assert request is not None
+    missing = request.model_copy(update={"op_id": new_op_id(), "node_id": f"gone-{new_op_id()}"})
+    await runs.start(OperationInput(request=missing), intent="i")
+    long_ago = now() - 2 * CLOSING
+    await operations.record(transition(request, State.CANCELLED, run_id=ended.run_id, ended_at=long_ago))
+    told: list[str] = []
+
+    class Telling(TemporalRuns):
+        async def report_row_end(self, workflow_id: str, op_id: str) -> None:
+            told.append(op_id)
+
+    telling = replace(repair, runs=Telling(client, queue=runs.queue))
+
+    async def look() -> set[str]:
+        await telling.once()
+        return set(told)
+
+    await until(look, lambda seen: seen >= {ended.op_id, missing.op_id})
+    assert untouched.op_id not in told

@@ -52,7 +52,7 @@ async def test_reader_that_follows_by_number_misses_nothing_of_fifty_writers(slo
     async def write(_writer: int) -> None:
         request = a_request()
         for number in range(1, WRITES_EACH + 1):
-            assert await operations.record(transition(request, State.RUNNING, at=number, seq=number))
+            assert (await operations.record(transition(request, State.RUNNING, at=number, seq=number))).written
 
     reader = asyncio.create_task(follow(feed, 0, WRITERS * WRITES_EACH))
     await asyncio.gather(*(write(writer) for writer in range(WRITERS)))

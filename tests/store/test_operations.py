@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.messages import Installed, Outcome, Progress, Result
-from domain.operation import OPEN, Phase, Reason, State
+from contracts.temporal import Recorded, RowEnd
+from domain.operation import ENDED, OPEN, Phase, Reason, State
 from store.database import Database
 from store.history import History
 from store.operations import OperationTable
+from store.permits import PermitTable
 from tests.store.clock import NOON, SetClock
 from tests.store.transitions import a_request, transition
 
@@ -35,7 +37,7 @@ async def test_unknown_operation_is_none(operations: OperationTable) -> None:
 
 async def test_api_insert_never_overwrites_the_workflow(operations: OperationTable) -> None:
     request = a_request()
-    assert await operations.record(transition(request, State.RUNNING))
+    assert (await operations.record(transition(request, State.RUNNING))).written
     assert not await operations.insert_queued(transition(request, State.QUEUED, at=99, seq=99))
     row = await operations.find(request.op_id)
     assert row is not None
@@ -46,10 +48,13 @@ async def test_api_insert_never_overwrites_the_workflow(operations: OperationTab
 async def test_workflow_with_a_clock_behind_ours_still_wins_over_the_api_insert(operations: OperationTable) -> None:
     request = a_request()
     await operations.insert_queued(transition(request, State.QUEUED, at=0, seq=0))
-    assert await operations.record(transition(request, State.RUNNING, at=-3600, seq=1))
+    assert (await operations.record(transition(request, State.RUNNING, at=-3600, seq=1))).written
     row = await operations.find(request.op_id)
     assert row is not None
     assert row.state is State.RUNNING
+
+
+SUCCEEDED_AT = 4
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -59,8 +64,9 @@ async def test_projection_cannot_go_backwards(database: Database, order: list[in
     states = [State.WAITING, State.RUNNING, State.STILL_INSTALLING, State.RUNNING, State.SUCCEEDED]
     newest = -1
     for number in order:
-        written = await operations.record(transition(request, states[number], at=number // 2, seq=number))
-        assert written == (number > newest)
+        recorded = await operations.record(transition(request, states[number], at=number // 2, seq=number))
+        assert recorded.written == (number > newest)
+        assert (recorded.end is not None) == (newest == SUCCEEDED_AT)
         newest = max(newest, number)
     row = await operations.find(request.op_id)
     assert row is not None
@@ -71,8 +77,8 @@ async def test_projection_cannot_go_backwards(database: Database, order: list[in
 
 async def test_equal_transition_repeated_is_harmless(operations: OperationTable) -> None:
     running = transition(a_request(), State.RUNNING)
-    assert await operations.record(running)
-    assert not await operations.record(running)
+    assert (await operations.record(running)).written
+    assert not (await operations.record(running)).written
     assert len(await operations.timeline(running.request.op_id)) == 1
 
 
@@ -80,7 +86,7 @@ async def test_transitions_that_were_held_up_are_written_together_in_order(opera
     request = a_request()
     waiting = transition(request, State.WAITING, seq=1, reason=Reason.NODE_AWAY)
     running = transition(request, State.RUNNING, seq=2)
-    assert await operations.record(waiting, running)
+    assert (await operations.record(waiting, running)).written
     assert [event.state for event in await operations.timeline(request.op_id)] == [State.WAITING, State.RUNNING]
 
 
@@ -112,7 +118,7 @@ async def test_end_tells_before_after_and_bytes(operations: OperationTable) -> N
 async def test_text_that_cannot_be_stored_does_not_stop_the_projection(operations: OperationTable) -> None:
     request = a_request(note="a\0b")
     outcome = Outcome(op_id=request.op_id, after=Installed(name="x\0"))
-    assert await operations.record(transition(request, State.FAILED, detail="said \0", outcome=outcome))
+    assert (await operations.record(transition(request, State.FAILED, detail="said \0", outcome=outcome))).written
     row = await operations.find(request.op_id)
     assert row is not None
     assert row.after is not None
@@ -254,18 +260,64 @@ async def test_a_step_that_a_run_plays_again_is_not_told_again(operations: Opera
     """A worker that dies between the write and Temporal's knowing it leaves the step to another, at another time."""
     request = a_request()
     began, ended = (partial(transition, request, state) for state in (State.RUNNING, State.SUCCEEDED))
-    assert await operations.record(began(seq=1, at=1))
-    assert await operations.record(began(seq=1, at=5), ended(seq=2, at=5)), "only the end is new"
-    assert not await operations.record(began(seq=1, at=9), ended(seq=2, at=9))
+    assert (await operations.record(began(seq=1, at=1))).written
+    assert (await operations.record(began(seq=1, at=5), ended(seq=2, at=5))).written, "only the end is new"
+    assert not (await operations.record(began(seq=1, at=9), ended(seq=2, at=9))).written
     assert [event.state for event in await operations.timeline(request.op_id)] == [State.RUNNING, State.SUCCEEDED]
 
 
 async def test_a_run_that_was_reset_goes_on_with_the_story(operations: OperationTable) -> None:
     """Its numbers begin again, so the time tells; a late word of the run before changes nothing."""
     request = a_request()
-    assert await operations.record(transition(request, State.FAILED, seq=7, at=1))
-    assert await operations.record(transition(request, State.RUNNING, seq=3, at=2, run_id="run-2"))
-    assert not await operations.record(transition(request, State.FAILED, seq=8, at=1))
+    assert (await operations.record(transition(request, State.WAITING, seq=7, at=1))).written
+    assert (await operations.record(transition(request, State.RUNNING, seq=3, at=2, run_id="run-2"))).written
+    assert not (await operations.record(transition(request, State.WAITING, seq=8, at=1))).written
     row = await operations.find(request.op_id)
     assert row is not None
     assert row.state is State.RUNNING
+
+
+# the row is final ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", sorted(ENDED))
+@pytest.mark.parametrize("later", sorted(set(State) - {State.UNKNOWN}))
+async def test_ended_row_never_moves_and_says_how_it_ended(
+    operations: OperationTable, end: State, later: State
+) -> None:
+    """Promise 2: no second end, no way back, whatever run and time the write comes from."""
+    request = a_request()
+    ended = transition(request, end, reason=Reason.REQUESTED, detail="first", ended_at=NOON)
+    assert (await operations.record(ended)).written
+    for run_id in ("run-1", "run-2"):
+        refused = await operations.record(transition(request, later, seq=99, at=99, run_id=run_id, detail="second"))
+        assert refused == Recorded(written=False, end=RowEnd(state=end, reason=Reason.REQUESTED, detail="first"))
+    assert [event.detail for event in await operations.timeline(request.op_id)] == ["first"]
+
+
+async def test_repeated_transition_with_another_result_is_told(operations: OperationTable) -> None:
+    """A workflow task that is executed again may come to another result under the same number."""
+    request = a_request()
+    await operations.record(transition(request, State.WAITING, seq=1, at=1))
+    ended = transition(request, State.CANCELLED, seq=1, at=5, ended_at=NOON)
+    assert (await operations.record(ended)).written
+    assert [event.state for event in await operations.timeline(request.op_id)] == [State.WAITING, State.CANCELLED]
+
+
+async def test_end_is_taken_although_a_lost_task_had_counted_further(operations: OperationTable) -> None:
+    request = a_request()
+    await operations.record(transition(request, State.RUNNING, seq=1), transition(request, State.WAITING, seq=2))
+    assert (await operations.record(transition(request, State.CANCELLED, seq=1, at=5, ended_at=NOON))).written
+
+
+async def test_end_without_the_nodes_word_needs_a_row_that_was_never_sent(
+    database: Database, operations: OperationTable
+) -> None:
+    """Promise 3: nobody says `cancelled` after a command went out."""
+    request, permits = a_request(), PermitTable(database)
+    cancelled = transition(request, State.CANCELLED, seq=2, at=2, ended_at=NOON)
+    await operations.insert_queued(transition(request, State.QUEUED, seq=0))
+    await permits.permit(request.op_id, 1, token="a", on_node=False)
+    assert await operations.record(cancelled, only_unsent=True) == Recorded(written=False)
+    await permits.withdraw(request.op_id, 1, token="a")
+    assert await operations.record(cancelled, only_unsent=True) == Recorded(written=True)

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from temporalio.client import Client
 
-from contracts.temporal import NodeWord, Policy
+from contracts.dispatch import DispatchResult
+from contracts.temporal import Policy
 from runtime.settings import ControlSettings
 from runtime.temporal import connect
 from tests.workflows.station import QUICK, Operation, Station, start, worker_of
@@ -29,7 +30,7 @@ async def begin(client: Client, queue: str) -> AsyncIterator[Begin]:
     """Start an operation with a live worker: `operation = await begin(policy=..., at_once=...)`."""
     station = Station()
 
-    async def started(policy: Policy = QUICK, at_once: NodeWord | None = None) -> Operation:
+    async def started(policy: Policy = QUICK, at_once: DispatchResult | None = None) -> Operation:
         if at_once is not None:
             station.say_at_once(at_once)
         return await start(client, station, queue, policy)

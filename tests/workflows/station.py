@@ -10,27 +10,40 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
+from contracts import dispatch as dispatching
 from contracts import temporal as names
 from contracts.batches import member_op_id
+from contracts.dispatch import (
+    Accepted,
+    Busy,
+    CancelOrder,
+    CancelResult,
+    Dispatched,
+    DispatchResult,
+    DispatchTask,
+    Ended,
+    NodeUnreachable,
+    Refused,
+    RowEnded,
+    Silent,
+)
 from contracts.messages import Installed, Outcome, Result
 from contracts.temporal import (
-    CancelOrder,
-    CancelWord,
-    NodeTask,
-    NodeWord,
     OperationInput,
     OperationRequest,
     OperationResult,
     PhaseReport,
     Policy,
     Projection,
+    Recorded,
+    RowEnd,
     Status,
     Transitions,
     Wanted,
 )
 from domain.errors import ServiceUnavailable
 from domain.identity import new_op_id
-from domain.operation import Phase, Reason, State
+from domain.operation import ENDED, Phase, Reason, State
 from runtime.temporal import TemporalRuns
 from workflows.backend_operation import BackendOperation
 
@@ -43,30 +56,44 @@ QUICK = Policy(
 )
 
 
+SENT = (Accepted, Ended, Busy, Refused, Silent)
+"""results after which the command may have reached the node"""
+
+
 class Station:
-    """Plays the node and the database; `say` answers the oldest unanswered command."""
+    """Plays the node and the database.
+
+    A dispatch is accepted unless the test says otherwise; `say` is what the follower of the work then hears.
+    """
 
     def __init__(self) -> None:
-        self.commands: asyncio.Queue[NodeTask] = asyncio.Queue()
-        self.asked: list[NodeTask] = []
-        """at once; `commands` are those that somebody stays attached to"""
+        self.commands: asyncio.Queue[DispatchTask] = asyncio.Queue()
+        """one per follower"""
+        self.dispatches: list[DispatchTask] = []
+        self.is_absent = False
+        """nobody listens at the node"""
+        self.sent = 0
+        """the mark in the row"""
+        self.row_end: RowEnd | None = None
+        """set by something else than the run: a restored database, or the fleet monitor"""
         self.cancels: asyncio.Queue[CancelOrder] = asyncio.Queue()
-        self._words: asyncio.Queue[NodeWord | Exception] = asyncio.Queue()
-        self._first_words: asyncio.Queue[NodeWord] = asyncio.Queue()
-        self._cancel_words: asyncio.Queue[CancelWord] = asyncio.Queue()
+        self._words: asyncio.Queue[DispatchResult | Exception] = asyncio.Queue()
+        self._at_once: asyncio.Queue[DispatchResult] = asyncio.Queue()
+        self._cancel_words: asyncio.Queue[CancelResult] = asyncio.Queue()
         self.rows: list[Projection] = []
+        self._ends: dict[str, RowEnd] = {}
         self.database_is_up = True
         self._refused = 0
         self._changed = asyncio.Condition()
 
-    def say(self, word: NodeWord | Exception) -> None:
+    def say(self, word: DispatchResult | Exception) -> None:
         self._words.put_nowait(word)
 
-    def say_at_once(self, word: NodeWord) -> None:
-        """The node's first word, for who asks next; a station that was told nothing leaves it open."""
-        self._first_words.put_nowait(word)
+    def say_at_once(self, word: DispatchResult) -> None:
+        """What comes of the next dispatch."""
+        self._at_once.put_nowait(word)
 
-    def say_to_cancel(self, word: CancelWord) -> None:
+    def say_to_cancel(self, word: CancelResult) -> None:
         self._cancel_words.put_nowait(word)
 
     @property
@@ -86,33 +113,55 @@ class Station:
         await self.seen(lambda station: bool(station.rows) and station.rows[-1].state is state)
         return self.rows[-1]
 
-    @activity.defn(name=names.FIRST_WORD)
-    async def first_word(self, task: NodeTask) -> NodeWord:
-        self.asked.append(task)
-        return NodeWord() if self._first_words.empty() else self._first_words.get_nowait()
+    @activity.defn(name=dispatching.DISPATCH)
+    async def dispatch(self, task: DispatchTask) -> Dispatched:
+        self.dispatches.append(task)
+        if (end := self._end_of(task.request.op_id)) is not None:
+            return Dispatched(result=RowEnded(end=end))
+        result = self._result_at_once()
+        if isinstance(result, SENT):
+            self.sent = task.decision
+        return Dispatched(result=result)
 
-    @activity.defn(name=names.RUN_ON_NODE)
-    async def run_on_node(self, task: NodeTask) -> NodeWord:
+    def _result_at_once(self) -> DispatchResult:
+        if not self._at_once.empty():
+            return self._at_once.get_nowait()
+        return NodeUnreachable() if self.is_absent else Accepted()
+
+    @activity.defn(name=dispatching.RUN_ON_NODE)
+    async def run_on_node(self, task: DispatchTask) -> Dispatched:
         self.commands.put_nowait(task)
         word = await self._words.get()
         if isinstance(word, Exception):
             raise word
-        return word
+        return Dispatched(result=word)
 
-    @activity.defn(name=names.CANCEL_ON_NODE)
-    async def cancel_on_node(self, order: CancelOrder) -> CancelWord:
+    @activity.defn(name=dispatching.CANCEL_ON_NODE)
+    async def cancel_on_node(self, order: CancelOrder) -> CancelResult:
         self.cancels.put_nowait(order)
         return await self._cancel_words.get()
 
     @activity.defn(name=names.RECORD)
-    async def record(self, transitions: Transitions) -> None:
+    async def record(self, transitions: Transitions) -> Recorded:
         async with self._changed:
             if not self.database_is_up:
                 self._refused += 1
                 self._changed.notify_all()
                 raise ServiceUnavailable("PostgreSQL does not answer.")
+            end = self._end_of(transitions.rows[-1].request.op_id)
+            if end is not None or (transitions.only_unsent and self.sent):
+                return Recorded(written=False, end=end)
             self.rows.extend(transitions.rows)
+            self._end_with(self.rows[-1])
             self._changed.notify_all()
+            return Recorded()
+
+    def _end_with(self, row: Projection) -> None:
+        if row.state in ENDED:
+            self._ends[row.request.op_id] = RowEnd(state=row.state, reason=row.reason, detail=row.detail)
+
+    def _end_of(self, op_id: str) -> RowEnd | None:
+        return self.row_end or self._ends.get(op_id)
 
 
 class Operation:
@@ -129,16 +178,15 @@ class Operation:
     async def status(self) -> Status:
         return await self.handle.query(BackendOperation.status)
 
-    def succeeded(self, *, changed: bool = True) -> NodeWord:
+    def succeeded(self, *, changed: bool = True) -> Ended:
         after = Installed(name="echo", version="2")
-        outcome = Outcome(op_id=self.op_id, result=Result.SUCCEEDED, changed=changed, after=after)
-        return NodeWord(outcome=outcome, accepted=True)
+        return Ended(outcome=Outcome(op_id=self.op_id, result=Result.SUCCEEDED, changed=changed, after=after))
 
-    def failed(self, reason: Reason, error: str = "it broke", retry_after_s: float | None = None) -> NodeWord:
+    def failed(self, reason: Reason, error: str = "it broke", retry_after_s: float | None = None) -> Ended:
         outcome = Outcome(
             op_id=self.op_id, result=Result.FAILED, reason=reason, error=error, retry_after_s=retry_after_s
         )
-        return NodeWord(outcome=outcome, accepted=True)
+        return Ended(outcome=outcome)
 
     async def begin_on_node(self) -> None:
         """The node has accepted and says so."""
@@ -161,7 +209,7 @@ async def worker_of(client: Client, station: Station, queue: str) -> AsyncIterat
             client,
             task_queue=names.node_queue(queue),
             workflows=[BackendOperation],
-            activities=[station.first_word, station.run_on_node, *short],
+            activities=[station.dispatch, station.run_on_node, *short],
         ),
     ):
         yield

@@ -8,8 +8,21 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from temporalio.exceptions import ApplicationError
 
 from contracts import temporal as names
+from contracts.dispatch import (
+    Busy,
+    CancelResult,
+    DispatchResult,
+    Ended,
+    Held,
+    NatsUnreachable,
+    NodeUnreachable,
+    NotAdmitted,
+    Refused,
+    Silent,
+    StoreUnreachable,
+)
 from contracts.messages import Installed, Outcome, Result
-from contracts.temporal import CancelRequest, CancelWord, NodeBack, NodeWord, OutcomeReport
+from contracts.temporal import CancelRequest, NodeBack, OutcomeReport, RowEnd, RowEndNotice
 from domain.operation import Reason, State
 from tests.workflows.conftest import Begin
 from tests.workflows.station import QUICK, Operation, Station, start, worker_of
@@ -35,35 +48,100 @@ async def test_an_install_that_the_node_finishes_succeeds(begin: Begin) -> None:
 
 async def test_what_the_node_finishes_at_once_needs_nobody_who_stays_attached(begin: Begin) -> None:
     outcome = Outcome(op_id="op", result=Result.SUCCEEDED, changed=True, after=Installed(name="echo", version="2"))
-    operation = await begin(at_once=NodeWord(outcome=outcome, accepted=True))
+    operation = await begin(at_once=Ended(outcome=outcome))
     assert (await operation.result()).detail == "2"
     assert operation.station.states == [State.RUNNING, State.SUCCEEDED]
     assert operation.station.commands.empty()
 
 
-async def test_what_has_begun_at_once_is_followed_with_the_same_decision(begin: Begin) -> None:
-    """Another decision would have a node try again what failed between the two."""
-    operation = await begin(at_once=NodeWord(accepted=True, decision=7))
-    await operation.station.reached(State.RUNNING)
-    task = await operation.station.commands.get()
-    assert (task.decision, task.on_node) == (7, True)
-    operation.station.say(NodeWord(accepted=True))
-    await operation.station.reached(State.STILL_INSTALLING)
-    assert (await operation.station.commands.get()).decision == 0, "a later attempt has a decision of its own"
+async def test_only_a_failure_that_counts_raises_the_decision_number(begin: Begin) -> None:
+    """Protocol 2: a lost worker attaches again with the same decision; another one would have the node try again."""
+    operation = await begin()
+    station = operation.station
+    assert (await station.commands.get()).decision == 1
+    station.say(Silent(accepted=True))
+    await station.reached(State.STILL_INSTALLING)
+    task = await station.commands.get()
+    assert (task.decision, task.accepted) == (1, True)
+    station.say(operation.failed(Reason.NODE_ERROR))
+    assert (await station.commands.get()).decision == 2
+    station.say(operation.succeeded())
+    assert (await operation.result()).state is State.SUCCEEDED
+    assert [task.decision for task in station.dispatches] == [1, 2]
+
+
+async def test_next_decision_is_above_the_one_that_the_node_knows(begin: Begin) -> None:
+    """A run that was restored to an older moment counts from what the node reports."""
+    operation = await begin()
+    failure = operation.failed(Reason.NODE_ERROR)
+    known = failure.model_copy(update={"outcome": failure.outcome.model_copy(update={"decision": 5})})
+    operation.station.say(known)
+    operation.station.say(operation.succeeded())
+    await operation.result()
+    assert [task.decision for task in operation.station.dispatches] == [1, 6]
+
+
+async def test_ended_row_closes_the_run_before_anything_is_sent(client: Client, queue: str) -> None:
+    """An end was written, and its workflow task was lost: executed again, it meets the end and sends nothing."""
+    station = Station()
+    station.row_end = RowEnd(state=State.FAILED, reason=Reason.BAD_DIGEST, detail="sha256 differs")
+    operation = await start(client, station, queue)
+    async with worker_of(client, station, queue):
+        assert (await ends_red(operation)).type == Reason.BAD_DIGEST
+    assert (station.commands.empty(), station.rows) == (True, [])
+
+
+async def test_run_closes_as_its_row_when_a_write_is_refused(begin: Begin) -> None:
+    operation = await begin()
+    await operation.station.commands.get()
+    operation.station.row_end = RowEnd(state=State.CANCELLED, reason=Reason.FORCED, detail="by hand")
+    operation.station.say(operation.succeeded())
+    result = await operation.result()
+    assert (result.state, result.detail) == (State.CANCELLED, "by hand")
+
+
+async def test_run_closes_as_its_row_when_the_monitor_says_so(begin: Begin) -> None:
+    """Protocol 3, R2."""
+    operation = await begin()
+    await operation.station.commands.get()
+    operation.station.row_end = RowEnd(state=State.CANCELLED, reason=Reason.FORCED)
+    await operation.handle.signal(names.SIGNAL_ROW_ENDED, RowEndNotice(op_id=operation.op_id))
+    assert (await operation.result()).state is State.CANCELLED
+
+
+async def test_doubted_row_that_is_open_changes_nothing(begin: Begin) -> None:
+    operation = await begin()
+    await operation.begin_on_node()
+    await operation.handle.signal(names.SIGNAL_ROW_ENDED, RowEndNotice(op_id=operation.op_id))
     operation.station.say(operation.succeeded())
     assert (await operation.result()).state is State.SUCCEEDED
+
+
+async def test_dispatch_without_a_row_writes_it_and_sends_again(begin: Begin) -> None:
+    operation = await begin(at_once=NotAdmitted())
+    operation.station.say(operation.succeeded())
+    await operation.result()
+    assert operation.station.states == [State.QUEUED, State.RUNNING, State.SUCCEEDED]
+    assert len(operation.station.dispatches) == 2
+
+
+async def test_dispatch_without_a_store_is_tried_again(begin: Begin) -> None:
+    operation = await begin(at_once=StoreUnreachable())
+    operation.station.say(operation.succeeded())
+    assert (await operation.result()).state is State.SUCCEEDED
+    assert len(operation.station.dispatches) == 2
 
 
 @pytest.mark.parametrize(
     ("word", "reason"),
     [
-        (NodeWord(away=True), Reason.NODE_AWAY),
-        (NodeWord(away=True, link_down=True), Reason.NATS_DOWN),
-        (NodeWord(held="freeze, by ada"), Reason.HELD),
+        (NodeUnreachable(), Reason.NODE_AWAY),
+        (NatsUnreachable(), Reason.NATS_DOWN),
+        (Held(why="freeze, by ada"), Reason.HELD),
     ],
     ids=["away", "nats is down", "held"],
 )
-async def test_a_first_word_may_be_that_it_has_to_wait(begin: Begin, word: NodeWord, reason: Reason) -> None:
+async def test_a_dispatch_may_have_to_wait(begin: Begin, word: DispatchResult, reason: Reason) -> None:
     operation = await begin(at_once=word)
     waiting = await operation.station.reached(State.WAITING)
     assert (waiting.reason, waiting.dispatched_at) == (reason, None)
@@ -75,19 +153,18 @@ async def test_a_first_word_may_be_that_it_has_to_wait(begin: Begin, word: NodeW
 
 async def test_one_return_of_the_node_is_one_look_at_it(begin: Begin) -> None:
     """A return that was heeded is over: who has to wait again waits, and does not ask without end."""
-    operation = await begin(at_once=NodeWord(away=True))
+    operation = await begin(at_once=NodeUnreachable())
+    operation.station.say_at_once(Held(why="freeze, by ada"))
     await operation.station.reached(State.WAITING)
     await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
-    await operation.station.commands.get()
-    operation.station.say(NodeWord(held="freeze, by ada"))
     await operation.station.seen(lambda station: station.rows[-1].reason is Reason.HELD)
     await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
     assert (await operation.result()).state is State.CANCELLED
-    assert operation.station.commands.empty()
+    assert len(operation.station.dispatches) == 2
 
 
 async def test_a_refusal_at_once_is_the_end(begin: Begin) -> None:
-    operation = await begin(at_once=NodeWord(refused="This node takes no archive without a sha256 digest."))
+    operation = await begin(at_once=Refused(why="This node takes no archive without a sha256 digest."))
     assert (await ends_red(operation)).type == Reason.REFUSED_BY_NODE
     assert operation.station.commands.empty()
 
@@ -113,8 +190,7 @@ async def test_an_absent_node_is_waited_for_and_its_return_wakes_the_operation(b
 
     S52: queued for an absent node is no failure.
     """
-    operation = await begin()
-    operation.station.say(NodeWord(away=True))
+    operation = await begin(at_once=NodeUnreachable())
     waiting = await operation.station.reached(State.WAITING)
     assert waiting.reason is Reason.NODE_AWAY
     assert waiting.until is not None
@@ -127,9 +203,9 @@ async def test_an_absent_node_is_waited_for_and_its_return_wakes_the_operation(b
 async def test_what_waits_for_nats_does_not_expire(begin: Begin) -> None:
     """How long the node was away counts; that we could not ask it does not."""
     policy = QUICK.model_copy(update={"wait_for_node": timedelta(seconds=0.2), "node_poll": timedelta(seconds=0.1)})
-    operation = await begin(policy)
-    for _ in range(5):
-        operation.station.say(NodeWord(away=True, link_down=True))
+    operation = await begin(policy, at_once=NatsUnreachable())
+    for _ in range(4):
+        operation.station.say_at_once(NatsUnreachable())
     waiting = await operation.station.reached(State.WAITING)
     assert (waiting.reason, waiting.until is not None) == (Reason.NATS_DOWN, True)
     operation.station.say(operation.succeeded())
@@ -138,9 +214,8 @@ async def test_what_waits_for_nats_does_not_expire(begin: Begin) -> None:
 
 async def test_a_node_that_never_comes_expires_the_operation(begin: Begin) -> None:
     policy = QUICK.model_copy(update={"wait_for_node": timedelta(seconds=0.2), "node_poll": timedelta(seconds=0.1)})
-    operation = await begin(policy)
-    for _ in range(10):
-        operation.station.say(NodeWord(away=True))
+    operation = await begin(policy, at_once=NodeUnreachable())
+    operation.station.is_absent = True
     assert (await ends_red(operation)).type == Reason.NODE_NEVER_CAME
     assert operation.station.states[-1] is State.EXPIRED
     assert operation.station.states.count(State.WAITING) == 1, "looking again is not a change"
@@ -149,9 +224,9 @@ async def test_a_node_that_never_comes_expires_the_operation(begin: Begin) -> No
 async def test_a_node_lost_with_work_on_it_fails_the_operation(begin: Begin) -> None:
     policy = QUICK.model_copy(update={"lost_after": timedelta(seconds=0.2), "node_poll": timedelta(seconds=0.1)})
     operation = await begin(policy)
-    operation.station.say(NodeWord(away=True, accepted=True))
+    operation.station.say(NodeUnreachable(accepted=True))
     for _ in range(10):
-        operation.station.say(NodeWord(away=True))
+        operation.station.say(NodeUnreachable())
     assert (await ends_red(operation)).type == Reason.LOST_NODE
 
 
@@ -201,7 +276,7 @@ async def test_no_answer_in_time_is_still_installing_and_never_an_attempt(begin:
     S38, R83, promise 4: a timeout is never reported as a failure.
     """
     operation = await begin(QUICK.model_copy(update={"max_attempts": 1}))
-    operation.station.say(NodeWord(accepted=True))
+    operation.station.say(Silent(accepted=True))
     row = await operation.station.reached(State.STILL_INSTALLING)
     assert row.attempt == 1
     operation.station.say(operation.succeeded())
@@ -219,29 +294,27 @@ async def test_a_dead_worker_is_still_installing_and_the_next_one_attaches_again
     assert (await operation.result()).state is State.SUCCEEDED
 
 
-async def test_an_outcome_that_nobody_was_attached_to_arrives_as_a_signal(begin: Begin) -> None:
+async def test_outcome_that_arrives_as_a_signal_makes_the_run_ask_the_node(begin: Begin) -> None:
     operation = await begin()
-    operation.station.say(NodeWord(away=True, accepted=True))
+    operation.station.say(NodeUnreachable(accepted=True))
     await operation.station.reached(State.WAITING)
-    outcome = Outcome(op_id=operation.op_id, result=Result.SUCCEEDED, changed=True)
-    await operation.handle.signal(names.SIGNAL_OUTCOME, OutcomeReport(outcome=outcome))
+    await operation.handle.signal(names.SIGNAL_OUTCOME, OutcomeReport(op_id=operation.op_id))
+    operation.station.say(operation.succeeded())
     assert (await operation.result()).state is State.SUCCEEDED
 
 
 async def test_an_outcome_of_another_operation_is_dropped(begin: Begin) -> None:
     operation = await begin()
     await operation.begin_on_node()
-    foreign = Outcome(op_id="another", result=Result.FAILED, reason=Reason.NO_DISK)
-    await operation.handle.signal(names.SIGNAL_OUTCOME, OutcomeReport(outcome=foreign))
+    await operation.handle.signal(names.SIGNAL_OUTCOME, OutcomeReport(op_id="another"))
     operation.station.say(operation.succeeded())
     assert (await operation.result()).state is State.SUCCEEDED
 
 
 async def test_another_operation_on_the_node_is_stopped_and_the_command_sent_again(begin: Begin) -> None:
     """Design 4: the workflow holds the lock, so whoever is busy there has no owner."""
-    operation = await begin()
-    operation.station.say(NodeWord(busy_op_id="left-over"))
-    operation.station.say_to_cancel(CancelWord(stopped=True))
+    operation = await begin(at_once=Busy(op_id="left-over"))
+    operation.station.say_to_cancel(CancelResult(stopped=True))
     operation.station.say(operation.succeeded())
     await operation.result()
     assert operation.station.cancels.get_nowait().op_id == "left-over"
@@ -250,7 +323,7 @@ async def test_another_operation_on_the_node_is_stopped_and_the_command_sent_aga
 async def test_a_deadline_stops_the_node_and_fails_the_operation(begin: Begin) -> None:
     operation = await begin(QUICK.model_copy(update={"deadline": timedelta(seconds=0.3)}))
     await operation.begin_on_node()
-    operation.station.say_to_cancel(CancelWord(stopped=True))
+    operation.station.say_to_cancel(CancelResult(stopped=True))
     assert (await ends_red(operation)).type == Reason.DEADLINE
     assert (await operation.station.cancels.get()).op_id == operation.op_id
 
@@ -275,7 +348,7 @@ async def test_a_cancel_waits_for_no_database(begin: Begin) -> None:
     order = await asyncio.wait_for(operation.station.cancels.get(), 30)
     assert order.op_id == operation.op_id
     operation.station.database_is_up = True
-    operation.station.say_to_cancel(CancelWord(stopped=True))
+    operation.station.say_to_cancel(CancelResult(stopped=True))
     assert (await operation.result()).state is State.CANCELLED
 
 

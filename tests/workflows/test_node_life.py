@@ -3,14 +3,15 @@
 import pytest
 
 from contracts import temporal as names
-from contracts.temporal import CancelRequest, NodeWord
+from contracts.dispatch import NodeUnreachable
+from contracts.temporal import CancelRequest
 from domain.operation import Reason, State
 from tests.workflows.conftest import Begin
 
 
 async def test_what_waits_for_a_drained_node_ends_as_drained(begin: Begin) -> None:
     """S26."""
-    operation = await begin(at_once=NodeWord(away=True))
+    operation = await begin(at_once=NodeUnreachable())
     await operation.station.reached(State.WAITING)
     request = CancelRequest(op_id=operation.op_id, by="ada", why=Reason.NODE_DRAINED, detail="new disks")
     await operation.handle.signal(names.SIGNAL_CANCEL, request)
