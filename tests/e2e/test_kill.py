@@ -77,10 +77,8 @@ async def test_a_cancel_sent_while_the_worker_is_dead_is_carried_out_when_it_is_
     assert not victim.live("agent-1", "cancelled-meanwhile").exists()
 
 
-async def test_a_worker_that_dies_with_the_first_word_on_its_lips_hides_nothing_from_a_cancel(
-    victim: Fleet, source: SlowSource
-) -> None:
-    """Nobody knows that the node was asked: it is told all the same, before anybody says that it stopped."""
+async def test_cancel_reaches_node_after_worker_crash_during_dispatch(victim: Fleet, source: SlowSource) -> None:
+    """The run has recorded nothing of the command; its row has, so the node is told before anybody says `cancelled`."""
     source.bytes_per_second = MB / 20
     op_id = await victim.accepted("agent-1", **offer(source, "asked-by-the-dead", package(6 * MB)))
     await source.going.wait()
@@ -189,18 +187,26 @@ async def test_without_nats_operations_are_accepted_wait_with_a_reason_and_go_on
     assert State.FAILED not in [event["state"] for event in operation["timeline"]]
 
 
-async def test_a_drained_node_ends_what_waits_for_it(victim: Fleet) -> None:
+async def test_cancel_of_what_a_frozen_node_may_have_received_waits_for_its_word(
+    victim: Fleet, source: SlowSource
+) -> None:
+    """Promise 3: the command lies in the socket of the node, so `cancelled` is said only after the node has said so."""
+    source.bytes_per_second = MB / 20
     pid = victim.machine.pids()["agent-2"]
     os.kill(pid, signal.SIGSTOP)
     try:
-        op_id = await victim.accepted("agent-2", backend="echo", force=True)
+        op_id = await victim.accepted("agent-2", **offer(source, "drained", package(6 * MB)))
         await victim.in_state(op_id, State.WAITING)
         drained = await victim.http.post("/api/nodes/agent-2/drain", json={"reason": "new disks"})
         assert drained.json()["cancelled"] == [op_id]
-        operation = await victim.ended(op_id)
-        assert (operation["state"], operation["reason"]) == (State.CANCELLED, Reason.NODE_DRAINED)
+        cancelling = await victim.in_state(op_id, State.CANCELLING)
+        assert cancelling["until"]
     finally:
         os.kill(pid, signal.SIGCONT)
+    operation = await victim.ended(op_id)
+    assert (operation["state"], operation["reason"]) == (State.CANCELLED, Reason.NODE_DRAINED)
+    assert victim.standing("agent-2", op_id) == "cancelled"
+    assert not victim.live("agent-2", "drained").exists()
     await victim.http.post("/api/nodes/agent-2/resume")
     await node_is(victim, "agent-2", "healthy")
 

@@ -220,11 +220,9 @@ async def deaf_run(client: Client, workflow_id: str) -> None:
     await client.start_workflow("deaf", id=workflow_id, task_queue=f"deaf-{workflow_id}")
 
 
-async def start(
-    client: Client, station: Station, queue: str, policy: Policy = QUICK, *, batch_id: str | None = None
-) -> Operation:
+def a_request(queue: str, batch_id: str | None = None) -> OperationRequest:
     node_id = f"node-{queue}"
-    request = OperationRequest(
+    return OperationRequest(
         op_id=member_op_id(batch_id, node_id) if batch_id else new_op_id(),
         node_id=node_id,
         batch_id=batch_id,
@@ -233,6 +231,12 @@ async def start(
         requested_by="ada",
         created_at=datetime.now(UTC),
     )
+
+
+async def start(
+    client: Client, station: Station, queue: str, policy: Policy = QUICK, *, batch_id: str | None = None
+) -> Operation:
+    request = a_request(queue, batch_id)
     run_id = await TemporalRuns(client, queue=queue).start(OperationInput(request=request, policy=policy), intent="i")
     handle = client.get_workflow_handle_for(
         BackendOperation.run, names.operation_workflow_id(request.node_id, "echo"), run_id=run_id
