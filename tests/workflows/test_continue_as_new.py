@@ -114,7 +114,8 @@ async def test_node_that_is_lost_with_work_on_it_ends_after_a_day(skipping: Clie
     for _ in range(40):
         station.say(NodeUnreachable())
     async with worker_of(skipping, station, queue):
-        operation = await begin(skipping, station, queue, Policy(node_poll=timedelta(hours=2)))
+        policy = Policy(node_poll=timedelta(hours=2), deadline=timedelta(days=30))
+        operation = await begin(skipping, station, queue, policy)
         assert (await ends_red(operation)).type == Reason.LOST_NODE
     first, last = station.rows[0], station.rows[-1]
     waiting = [row for row in station.rows if row.state is State.WAITING]
