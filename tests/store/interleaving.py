@@ -13,15 +13,15 @@ Change = Callable[[], Awaitable[Any]]
 
 
 @contextmanager
-def changed_after_first_read(database: Database, table: str, change: Change) -> Iterator[None]:
-    """Make `change` right after the first statement that reads `table`, before the reader sends its next one.
+def changed_after(database: Database, query: str, change: Change) -> Iterator[None]:
+    """Make `change` right after the first statement that contains `query`, before the reader sends its next one.
 
     `change` has to use a connection of its own.
     """
     engine, left = database._engine.sync_engine, [change]
 
     def executed(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if f"FROM {table}" in statement and left:
+        if query in statement and left:
             await_only(left.pop()())
 
     event.listen(engine, "after_cursor_execute", executed)
@@ -29,4 +29,4 @@ def changed_after_first_read(database: Database, table: str, change: Change) -> 
         yield
     finally:
         event.remove(engine, "after_cursor_execute", executed)
-    assert not left, f"nobody read {table}"
+    assert not left, f"nobody asked: {query}"
