@@ -12,7 +12,7 @@ from cli.follow import fetch
 from cli.grouped import Link, grouped
 from cli.render import Column, ago, duration, facts, local_time, make_console, print_json, size, table, word
 from cli.render import show as display
-from cli.watch import gauge, headline, watch
+from cli.watch import gauge, headline, told, watch
 from contracts.messages import Installed
 from contracts.operation_http import OperationDetail, OperationEvent, OperationView
 from domain.operation import OPEN
@@ -27,14 +27,14 @@ COLUMNS: list[Column[OperationView]] = [
     Column("%", lambda op: f"{op.progress.percentage:.0f}" if op.progress.phase else "", right=True),
     Column("AGE", lambda op: ago(op.created_at), from_width=110),
     Column("KIND", lambda op: str(op.kind), from_width=130),
-    Column("WHAT", lambda op: escape(op.message), from_width=130, may_wrap=True),
+    Column("WHAT", lambda op: escape(told(op)), from_width=130, may_wrap=True),
 ]
 
 TIMELINE: list[Column[OperationEvent]] = [
     Column("WHEN", lambda event: local_time(event.at)),
     Column("STATE", lambda event: word(event.state)),
     Column("TRY", lambda event: str(event.attempt or ""), right=True),
-    Column("WHAT", lambda event: escape(event.message), may_wrap=True),
+    Column("WHAT", lambda event: escape(told(event)), may_wrap=True),
 ]
 
 

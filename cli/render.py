@@ -163,5 +163,9 @@ def ago(moment: datetime | None, now: datetime | None = None) -> str:
     return f"{duration(max(0.0, ((now or datetime.now(UTC)) - moment).total_seconds()))} ago"
 
 
+def hold_sentence(by: str, reason: str, since: datetime | None) -> str:
+    return f"Held since {local_time(since)} by {by}: {reason}\n  let it go:  nodesmith release"
+
+
 def local_time(moment: datetime | None) -> str:
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z") if moment else ""

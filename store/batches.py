@@ -18,6 +18,7 @@ from contracts.batches import (
     MemberView,
     member_op_id,
 )
+from contracts.operation_http import ProgressView
 from contracts.words import tell
 from domain.operation import Kind, Reason, State
 from store.database import Database
@@ -191,6 +192,5 @@ def _member_view(member: BatchMemberRow, operation: OperationRow | None) -> Memb
         return view
     state, reason = State(operation.state), Reason(operation.reason) if operation.reason else None
     told = tell(state, reason, operation.detail)
-    return view.model_copy(
-        update={"state": state.value, "reason": reason, "detail": told, "percentage": operation.percentage}
-    )
+    percentage = ProgressView(percentage=operation.percentage).during(state).percentage
+    return view.model_copy(update={"state": state.value, "reason": reason, "detail": told, "percentage": percentage})

@@ -182,7 +182,7 @@ async def test_empty_last_page_of_nodes_has_the_total_of_its_own_moment(api: Api
     async def registered() -> None:
         await api.register(name=f"{marker}-0")
 
-    query = {"text": marker, "limit": 1, "cursor": first.headers["X-Next-Cursor"]}
+    query: dict[str, str | int] = {"text": marker, "limit": 1, "cursor": first.headers["X-Next-Cursor"]}
     with changed_after(database_of(api), "FROM nodes", registered):
         last = await api.http.get("/api/nodes", params=query)
     assert (last.json(), last.headers["X-Total-Count"]) == ([], "1")
