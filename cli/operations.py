@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 from rich.console import Group, RenderableType
 from rich.markup import escape
+from rich.text import Text
 
 from cli import history, operation_orders
 from cli.client import read
@@ -82,8 +83,15 @@ def show(op_id: OpId, *, link: Link) -> None:
 
 
 def page(operation: OperationDetail, width: int) -> RenderableType:
-    story = table(operation.timeline, TIMELINE, width)
-    return Group(facts(describe(operation)), "", story) if operation.timeline else facts(describe(operation))
+    parts: list[RenderableType] = [facts(describe(operation)), *_link(operation)]
+    if operation.timeline:
+        parts += ["", table(operation.timeline, TIMELINE, width)]
+    return Group(*parts)
+
+
+def _link(operation: OperationDetail) -> list[Text]:
+    """Where the Temporal Web UI shows the run: whole, on a line of its own, so that it can be opened."""
+    return [Text(operation.temporal_url, no_wrap=True, overflow="ignore")] if operation.temporal_url else []
 
 
 def describe(operation: OperationDetail) -> list[tuple[str, str]]:
@@ -110,7 +118,7 @@ def describe(operation: OperationDetail) -> list[tuple[str, str]]:
         ("cancelled by", escape(operation.cancelled_by)),
         ("asked", local_time(operation.created_at)),
         ("ended", _ended(operation)),
-        ("run", escape(operation.temporal_url or operation.workflow_id)),
+        ("run", escape(operation.workflow_id)),
     ]
 
 

@@ -61,12 +61,12 @@ def make_console() -> Console:
 
 
 def show(console: Console, content: RenderableType) -> None:
-    """Print; a pipe gets no padding at the ends of lines."""
+    """Print; a pipe gets no padding at the ends of lines. What may not be broken is longer than the screen is wide."""
     if console.is_terminal:
-        console.print(content)
+        console.print(content, crop=False)
         return
     with console.capture() as captured:
-        console.print(content)
+        console.print(content, crop=False)
     for line in captured.get().splitlines():
         console.print(line.rstrip(), markup=False, soft_wrap=True)
 
