@@ -106,6 +106,7 @@ BEYOND = (
             _SNAPSHOTS + "test_reader_of_the_list_hears_of_an_end_recorded_while_it_was_read",
             _SNAPSHOTS + "test_batch_that_ends_while_it_is_read_is_shown_before_its_end",
             _SNAPSHOTS + "test_inventory_is_as_old_as_it_says",
+            "tests/api/test_moments.py::test_every_answer_is_read_at_one_moment",
         ),
     ),
     Break(
