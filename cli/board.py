@@ -4,13 +4,16 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from cli.render import hold_sentence
 from stack.api import LocalApi
 from stack.errors import StackError
 from stack.record import Condition, ProcessState
@@ -37,14 +40,24 @@ class Fleet:
         return f"{self.healthy} of {self.nodes} nodes healthy, {self.open_operations} open operations"
 
 
-def ask_fleet(api: LocalApi) -> Fleet | None:
-    """None while the API does not answer."""
+def ask(api: LocalApi) -> dict[str, Any]:
+    """The `fleet`, None while the API does not answer; and the `hold`, None without one."""
     try:
-        nodes = api.nodes()
+        nodes, hold = api.nodes(), api.hold()
     except StackError:
-        return None
+        return {"fleet": None, "hold": None}
     healthy = sum(node["status"] == "healthy" for node in nodes)
-    return Fleet(healthy, len(nodes), sum(node["open_operations"] for node in nodes))
+    fleet = Fleet(healthy, len(nodes), sum(node["open_operations"] for node in nodes))
+    return {"fleet": asdict(fleet), "hold": hold if hold["held"] else None}
+
+
+def sentences(found: dict[str, Any]) -> list[str]:
+    """What `ask` found, for people."""
+    if found["fleet"] is None:
+        return ["The API does not answer."]
+    hold = found["hold"]
+    held = [hold_sentence(hold["by"], hold["reason"], datetime.fromisoformat(hold["since"]))] if hold else []
+    return [Fleet(**found["fleet"]).sentence(), *held]
 
 
 def table(states: list[ProcessState]) -> Table:
@@ -69,9 +82,9 @@ async def show_board(
     """Redraw every second until `stop`."""
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while not stop.is_set():
-            fleet = await asyncio.to_thread(ask_fleet, api)
-            words = fleet.sentence() if fleet else "the API does not answer at the moment"
-            live.update(Group(table(states()), "", f"{words}    [dim]Ctrl-C stops everything[/]"), refresh=True)
+            said = sentences(await asyncio.to_thread(ask, api))
+            lines = [*map(escape, said), "[dim]Ctrl-C stops everything[/]"]
+            live.update(Group(table(states()), "", *lines), refresh=True)
             await _pause(stop)
 
 

@@ -28,6 +28,10 @@ _STREAM_TIMEOUT = httpx2.Timeout(40.0, connect=5.0)
 """the API sends a comment every 15 s: longer silence is a dead link"""
 
 
+COMMENT = ":"
+"""the name under which a comment is passed on; the API sends one as a keep-alive"""
+
+
 @dataclass(frozen=True)
 class ServerSentEvent:
     """One event of the stream; progress ticks have no id."""
@@ -117,14 +121,16 @@ def _filled_in(body: BaseModel | None) -> Any:
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[ServerSentEvent]:
-    """Read the stream format: fields until an empty line, comments dropped."""
+    """Read the stream format: fields until an empty line; a comment stands alone."""
     fields: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(":")
         if name:
             value = value.removeprefix(" ")
             fields[name] = f"{fields[name]}\n{value}" if name == "data" and name in fields else value
-        elif not line:
+        elif line:
+            yield ServerSentEvent(COMMENT, value.strip())
+        else:
             if "data" in fields:
                 yield ServerSentEvent(fields.get("event", "message"), json.loads(fields["data"]), fields.get("id", ""))
             fields = {}

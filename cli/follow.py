@@ -1,4 +1,8 @@
-"""Following one operation over the event stream: nothing is missed when the link breaks, or the API restarts."""
+"""Following one operation over the event stream: nothing is missed when the link breaks, or the API restarts.
+
+An event says all that a change of state changes, so it is taken as it is. The API is asked once for the operation, and
+once more for how it ended.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,10 +10,11 @@ from dataclasses import dataclass
 
 import httpx2
 
-from cli.client import ApiClient, read, segment
+from cli.client import COMMENT, ApiClient, ServerSentEvent, read, segment
 from cli.failures import CommandFailed
-from contracts.operation_http import OperationDetail, ProgressTick
-from domain.operation import ENDED
+from contracts.operation_http import OperationDetail, OperationEvent, ProgressTick, ProgressView
+from contracts.words import remedy
+from domain.operation import ENDED, State
 
 EVENTS = "/api/events"
 PROGRESS = "progress"
@@ -77,8 +82,35 @@ def _listen(api: ApiClient, op_id: str, known: OperationDetail | None) -> Iterat
             event = next(events, None)
             if event is None:
                 raise httpx2.RemoteProtocolError("the stream was closed")
-            if event.event == PROGRESS:
-                yield read(ProgressTick, event.data)
-            else:
-                operation = fetch(api, op_id)
-                yield operation
+            if event.event != PROGRESS:
+                before, operation = operation, _after(api, operation, event)
+                if operation != before:
+                    yield operation
+            elif operation.state is not State.WAITING:  # there a tick is a late one, of an attempt that has failed
+                tick = read(ProgressTick, event.data)
+                operation = _progressed(operation, tick)
+                yield tick
+
+
+def _after(api: ApiClient, operation: OperationDetail, event: ServerSentEvent) -> OperationDetail:
+    """The operation as this event leaves it."""
+    if event.event == COMMENT:  # whether a worker is missing is told by the API, as time goes by
+        return fetch(api, operation.op_id) if operation.state is State.QUEUED else operation
+    change = read(OperationEvent, event.data)
+    return fetch(api, operation.op_id) if change.state in ENDED else _changed(operation, change)
+
+
+def _progressed(operation: OperationDetail, tick: ProgressTick) -> OperationDetail:
+    gauge = ProgressView.model_validate(tick.model_dump(include=set(ProgressView.model_fields)))
+    return operation.model_copy(update={"progress": gauge})
+
+
+def _changed(operation: OperationDetail, event: OperationEvent) -> OperationDetail:
+    known = {name: getattr(event, name) for name in ("state", "reason", "detail", "until", "attempt", "message")}
+    derived = {
+        "remedy": remedy(event.state, event.reason),
+        "progress": operation.progress.during(event.state),
+        "stalled": False,
+        "timeline": [*operation.timeline, event],
+    }
+    return operation.model_copy(update={**known, **derived})

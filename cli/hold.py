@@ -7,7 +7,7 @@ import typer
 from cli.client import read
 from cli.grouped import Link, grouped
 from cli.options import Reason
-from cli.render import local_time, print_json
+from cli.render import hold_sentence, print_json
 from contracts.http import Because
 from contracts.operation_http import HoldBody, HoldView
 
@@ -48,5 +48,4 @@ def _tell(standing: HoldView, *, as_json: bool) -> None:
 def sentence(standing: HoldView) -> str:
     if not standing.held:
         return "Nothing is held."
-    since = local_time(standing.since)
-    return f"Held since {since} by {standing.by}: {standing.reason}\n  let it go:  nodesmith release"
+    return hold_sentence(standing.by, standing.reason, standing.since)

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 from rich.console import Group, RenderableType
 from rich.markup import escape
+from rich.text import Text
 
 from cli import history, operation_orders
 from cli.client import read
@@ -12,7 +13,7 @@ from cli.follow import fetch
 from cli.grouped import Link, grouped
 from cli.render import Column, ago, duration, facts, local_time, make_console, print_json, size, table, word
 from cli.render import show as display
-from cli.watch import gauge, headline, watch
+from cli.watch import gauge, headline, told, watch
 from contracts.messages import Installed
 from contracts.operation_http import OperationDetail, OperationEvent, OperationView
 from domain.operation import OPEN
@@ -27,14 +28,14 @@ COLUMNS: list[Column[OperationView]] = [
     Column("%", lambda op: f"{op.progress.percentage:.0f}" if op.progress.phase else "", right=True),
     Column("AGE", lambda op: ago(op.created_at), from_width=110),
     Column("KIND", lambda op: str(op.kind), from_width=130),
-    Column("WHAT", lambda op: escape(op.message), from_width=130, may_wrap=True),
+    Column("WHAT", lambda op: escape(told(op)), from_width=130, may_wrap=True),
 ]
 
 TIMELINE: list[Column[OperationEvent]] = [
     Column("WHEN", lambda event: local_time(event.at)),
     Column("STATE", lambda event: word(event.state)),
     Column("TRY", lambda event: str(event.attempt or ""), right=True),
-    Column("WHAT", lambda event: escape(event.message), may_wrap=True),
+    Column("WHAT", lambda event: escape(told(event)), may_wrap=True),
 ]
 
 
@@ -82,8 +83,15 @@ def show(op_id: OpId, *, link: Link) -> None:
 
 
 def page(operation: OperationDetail, width: int) -> RenderableType:
-    story = table(operation.timeline, TIMELINE, width)
-    return Group(facts(describe(operation)), "", story) if operation.timeline else facts(describe(operation))
+    parts: list[RenderableType] = [facts(describe(operation)), *_link(operation)]
+    if operation.timeline:
+        parts += ["", table(operation.timeline, TIMELINE, width)]
+    return Group(*parts)
+
+
+def _link(operation: OperationDetail) -> list[Text]:
+    """Where the Temporal Web UI shows the run: whole, on a line of its own, so that it can be opened."""
+    return [Text(operation.temporal_url, no_wrap=True, overflow="ignore")] if operation.temporal_url else []
 
 
 def describe(operation: OperationDetail) -> list[tuple[str, str]]:
@@ -110,7 +118,7 @@ def describe(operation: OperationDetail) -> list[tuple[str, str]]:
         ("cancelled by", escape(operation.cancelled_by)),
         ("asked", local_time(operation.created_at)),
         ("ended", _ended(operation)),
-        ("run", escape(operation.temporal_url or operation.workflow_id)),
+        ("run", escape(operation.workflow_id)),
     ]
 
 

@@ -61,12 +61,12 @@ def make_console() -> Console:
 
 
 def show(console: Console, content: RenderableType) -> None:
-    """Print; a pipe gets no padding at the ends of lines."""
+    """Print; a pipe gets no padding at the ends of lines. What may not be broken is longer than the screen is wide."""
     if console.is_terminal:
-        console.print(content)
+        console.print(content, crop=False)
         return
     with console.capture() as captured:
-        console.print(content)
+        console.print(content, crop=False)
     for line in captured.get().splitlines():
         console.print(line.rstrip(), markup=False, soft_wrap=True)
 
@@ -161,6 +161,10 @@ def ago(moment: datetime | None, now: datetime | None = None) -> str:
     if moment is None:
         return "never"
     return f"{duration(max(0.0, ((now or datetime.now(UTC)) - moment).total_seconds()))} ago"
+
+
+def hold_sentence(by: str, reason: str, since: datetime | None) -> str:
+    return f"Held since {local_time(since)} by {by}: {reason}\n  let it go:  nodesmith release"
 
 
 def local_time(moment: datetime | None) -> str:

@@ -18,7 +18,7 @@ from rich.markup import escape
 
 from cli.board import ChangeLines, show_board
 from cli.failures import INTERRUPTED, CommandFailed
-from cli.render import PIPE_WIDTH, facts, print_json_line
+from cli.render import PIPE_WIDTH, print_json_line
 from stack.api import LocalApi
 from stack.home import Home, find_home
 from stack.record import ProcessState
@@ -64,8 +64,9 @@ class LastingConsole(Console):
 class Terminal:
     """For people: a few lines of progress, the summary, then the board (or lines on changes in a pipe)."""
 
-    def __init__(self) -> None:
-        self._console = LastingConsole(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    def __init__(self, console: Console | None = None) -> None:
+        width = None if sys.stdout.isatty() else PIPE_WIDTH
+        self._console = console or LastingConsole(highlight=False, width=width)
         self.changed = ChangeLines(self._line)
 
     def note(self, text: str) -> None:
@@ -78,7 +79,6 @@ class Terminal:
         agents = ", ".join(f"{agent['name']} ({agent['status']})" for agent in ready["agents"])
         stop = f"{_command(ready['home'], 'down')}" if detached else "Ctrl-C"
         lines = [
-            ("Console", f"{ready['sign_in_url']}   (this link signs you in once)"),
             ("API docs", ready["docs_url"]),
             ("Temporal Web UI", ready["temporal_ui_url"]),
             ("For other machines", _invitation(ready)),
@@ -87,8 +87,11 @@ class Terminal:
             ("Stop", stop),
             ("Try", _command(ready["home"], "backends install echo --on agent-1 --watch")),
         ]
-        self._console.print(f"\nReady in {ready['seconds']:.1f} s\n")
-        self._console.print(facts(lines), soft_wrap=True)
+        self._line(f"\nReady in {ready['seconds']:.1f} s\n")
+        self._line(f"Console (this link signs you in once):\n{ready['sign_in_url']}\n")
+        for name, value in lines:
+            if value:
+                self._console.print(f"[bold]{name:<18}[/]  {escape(value)}", soft_wrap=True)
         self._console.print()
 
     async def watch(self, stack: Stack, stop: asyncio.Event) -> None:

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import psutil
 import typer
+from rich.console import Console
+from rich.markup import escape
 
 from cli import board
 from cli.failures import CommandFailed
@@ -103,7 +105,7 @@ def _look(place: Home) -> dict[str, Any]:
     pid = holder(place.lock_file)
     connection = place.connection()
     running = pid is not None and connection is not None
-    fleet = board.ask_fleet(LocalApi(connection)) if running and connection else None
+    found = board.ask(LocalApi(connection)) if running and connection else {"fleet": None, "hold": None}
     return {
         "home": str(place.folder),
         "running": running,
@@ -111,7 +113,7 @@ def _look(place: Home) -> dict[str, Any]:
         "url": connection.url if connection else "",
         "temporal_ui_url": connection.temporal_ui_url if connection else "",
         "processes": [asdict(process) for process in record.read(place.processes_file)] if running else [],
-        "fleet": asdict(fleet) if fleet else None,
+        **found,
         "logs": str(place.logs),
     }
 
@@ -120,11 +122,16 @@ def _print_status(place: Home, found: dict[str, Any]) -> None:
     if not found["running"]:
         typer.echo(f"Nothing runs on {place.folder}. Start it with `nodesmith up`.")
         return
-    console = make_console()
-    console.print(f"Nodesmith runs on {place.folder} (pid {found['pid']}), API at {found['url']}")
+    tell_status(make_console(), place, found)
+
+
+def tell_status(console: Console, place: Home, found: dict[str, Any]) -> None:
+    """Addresses and paths are not broken at the edge: somebody may copy them."""
+    above = f"Nodesmith runs on {place.folder} (pid {found['pid']}), API at {found['url']}"
+    console.print(escape(above), soft_wrap=True)
     console.print(board.table(record.read(place.processes_file)))
-    fleet = board.Fleet(**found["fleet"]).sentence() if found["fleet"] else "The API does not answer."
-    console.print(f"{fleet}\nLogs in {found['logs']}")
+    for line in (*board.sentences(found), f"Logs in {found['logs']}"):
+        console.print(escape(line), soft_wrap=True)
 
 
 def _end(place: Home, pid: int) -> None:

@@ -13,9 +13,9 @@ from cli.client import ApiClient
 from cli.failures import INTERRUPTED, NOT_DONE
 from cli.follow import LinkLost, News, follow
 from cli.render import duration, print_json_line, size, word
-from contracts.operation_http import OperationDetail, ProgressTick, ProgressView
+from contracts.operation_http import OperationDetail, OperationEvent, OperationView, ProgressTick, ProgressView
 from contracts.words import tell
-from domain.operation import State
+from domain.operation import Reason, State
 
 _STEP = 10.0
 """per cent between two lines of progress in a pipe"""
@@ -93,9 +93,17 @@ def show(news: Iterable[News], screen: Screen) -> OperationDetail | None:
 
 
 def headline(operation: OperationDetail) -> str:
-    said = operation.message or tell(operation.state, operation.reason, operation.detail)
-    until = f", until {operation.until.astimezone():%Y-%m-%d %H:%M:%S}" if operation.until else ""
-    return f"{said}{until}"
+    said = told(operation)
+    if operation.until is None or operation.reason is Reason.BACK_OFF:
+        return said
+    return f"{said}, until {operation.until.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def told(change: OperationView | OperationEvent) -> str:
+    """What the API says of it; the time of the next try is told by the reader's clock."""
+    if change.message and change.reason is not Reason.BACK_OFF:
+        return change.message
+    return tell(change.state, change.reason, change.detail, until=change.until, zone=None)
 
 
 def summary(operation: OperationDetail) -> str:
@@ -169,9 +177,8 @@ class Bar:
 
     def tick(self, progress: ProgressView) -> None:
         self._lines.tick(progress)
-        self._progress.update(self._task, description=self._state)
-        if progress.phase is not None:
-            self._progress.update(self._task, completed=progress.percentage, text=gauge(progress))
+        text = gauge(progress) if progress.phase else ""
+        self._progress.update(self._task, description=self._state, completed=progress.percentage, text=text)
 
     def lost(self, why: str) -> None:
         self._lines.lost(why)

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from contracts.http import Shape
 from contracts.messages import CancelMode, Installed, UpgradePolicy
-from domain.operation import Kind, Phase, Reason, State
+from domain.operation import ENDED, Kind, Phase, Reason, State
 
 
 class InstallRequest(Shape):
@@ -65,6 +65,15 @@ class ProgressView(Shape):
     rate: float = 0.0
     eta_s: float | None = None
     at: datetime | None = None
+
+    def during(self, state: State) -> "ProgressView":
+        """What of it counts in that state: while an operation waits, the gauge of its last attempt means nothing."""
+        if state is State.WAITING:
+            return ProgressView()
+        if state not in ENDED:
+            return self
+        done = {"bytes_done": self.bytes_total, "percentage": 100.0} if state is State.SUCCEEDED else {}
+        return self.model_copy(update={"phase": None, "rate": 0.0, "eta_s": None, **done})
 
 
 class OperationView(Shape):
@@ -143,6 +152,8 @@ class OperationDetail(OperationView):
 class OperationList(Shape):
     operations: list[dict[str, Any]]
     """LocalAI's entry (id, name, jobID, progress, taskType ...) and ours in one object"""
+    last_event_id: int = 0
+    """the newest event at that moment: a stream from here on tells every later change"""
     stale_since: datetime | None = None
 
 

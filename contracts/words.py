@@ -1,6 +1,8 @@
 """The table of words: for each code a sentence and a remedy. API, CLI and console say the same thing."""
 
+import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
 
 from contracts.messages import Installed, Outcome
 from domain.operation import Kind, Phase, Reason, State
@@ -21,7 +23,7 @@ REASONS: dict[Reason, Words] = {
         "the node is back; it has to wait for its turn in the batch",
         "It goes on by itself, unless the batch is paused.",
     ),
-    Reason.BACK_OFF: Words("the last attempt failed; the next one follows", "Wait, or cancel the operation."),
+    Reason.BACK_OFF: Words("the last attempt failed; it is tried again", "Wait, or cancel the operation."),
     Reason.NODE_BUSY: Words("the node works on another operation of this backend", "It goes on by itself."),
     Reason.SOURCE_DOWN: Words("the source of the artifact does not deliver", "Check the source; it is asked again."),
     Reason.HELD: Words("held by an operator", "Release the hold."),
@@ -77,7 +79,7 @@ REASONS: dict[Reason, Words] = {
 }
 
 STATES: dict[State, Words] = {
-    State.QUEUED: Words("accepted; no worker has picked it up yet"),
+    State.QUEUED: Words("queued"),
     State.WAITING: Words("waiting"),
     State.RUNNING: Words("running on the node"),
     State.STILL_INSTALLING: Words("still installing: the node goes on, we attach to it again"),
@@ -89,6 +91,12 @@ STATES: dict[State, Words] = {
     State.DEAD_LETTER: Words("gave up"),
     State.UNKNOWN: Words("in a state this version does not know"),
 }
+
+NO_WORKER = Words(
+    "queued: no worker has picked it up",
+    "Is a worker running? `nodesmith status` says so, and logs/worker.log why not.",
+)
+"""derived on read, like `stalled`"""
 
 ERRORS: dict[str, Words] = {
     "internal": Words("Something went wrong in Nodesmith.", "Look into the logs of the api process."),
@@ -164,6 +172,9 @@ ERRORS: dict[str, Words] = {
     "unavailable": Words("A server that this request needs does not answer.", "Try again; `/readyz` says which."),
 }
 
+_NUMBERED = re.compile(r"(attempt \d+(?: of \d+)?): (.*)", re.DOTALL)
+"""how the workflow begins the detail of a back-off"""
+
 LOCALAI_TASK_TYPES = {
     "install": "Installation",
     "upgrade": "Installation",
@@ -179,8 +190,18 @@ LOCALAI_OUTCOMES = {
 }
 
 
-def tell(state: State, reason: Reason | None, detail: str = "", phase: Phase | None = None) -> str:
-    """One line for a person: what the operation does, and why."""
+def tell(
+    state: State,
+    reason: Reason | None,
+    detail: str = "",
+    phase: Phase | None = None,
+    *,
+    until: datetime | None = None,
+    zone: tzinfo | None = UTC,
+) -> str:
+    """One line for a person: what the operation does, and why. `zone` is the reader's; None is this machine's."""
+    if state is State.WAITING and reason is Reason.BACK_OFF:
+        return _tell_back_off(detail, until, zone)
     words = STATES[state].sentence
     if phase is not None and state is State.RUNNING:
         words = f"{phase} on the node"
@@ -201,3 +222,17 @@ def what_changed(outcome: Outcome, kind: Kind) -> str:
 
 def _version(installed: Installed | None) -> str:
     return (installed.version or installed.digest[:19]) if installed else ""
+
+
+def remedy(state: State, reason: Reason | None) -> str:
+    return REASONS[reason].remedy if reason else STATES[state].remedy
+
+
+def _tell_back_off(detail: str, until: datetime | None, zone: tzinfo | None) -> str:
+    """`Retrying: attempt 3 of 10 failed (...). Next try at 17:38:20.`, as far as it is known."""
+    numbered = _NUMBERED.fullmatch(detail)
+    which, why = numbered.groups() if numbered else ("the last attempt", detail)
+    failed = f"Retrying: {which} failed ({why})." if why else f"Retrying: {which} failed."
+    if until is None:
+        return failed
+    return f"{failed} Next try at {until.astimezone(zone):%H:%M:%S}{' UTC' if zone is UTC else ''}."

@@ -30,6 +30,10 @@ class LocalApi:
         nodes: list[dict[str, Any]] = self._ask("GET", "/api/nodes")
         return nodes
 
+    def hold(self) -> dict[str, Any]:
+        hold: dict[str, Any] = self._ask("GET", "/api/hold")
+        return hold
+
     def approve(self, node_id: str) -> None:
         self._ask("POST", f"/api/nodes/{quote(node_id, safe='')}/approve")
 

@@ -10,10 +10,11 @@ from contracts.node_http import NodeView
 from contracts.operation_http import OperationEvent, OperationView, ProgressView
 from contracts.temporal import OperationRequest
 from domain.budget import parse as parse_budget
-from domain.operation import ENDED, Kind, Phase, Reason, State
+from domain.operation import Kind, Phase, Reason, State
 from store.models import NodeRow, OperationEventRow, OperationRow
 
 STALLED_AFTER = timedelta(seconds=60)
+NO_WORKER_AFTER = timedelta(seconds=30)
 _COLUMNS = tuple(NodeRow.__table__.columns.keys())
 
 
@@ -51,7 +52,7 @@ def operation_view(row: OperationRow, now: datetime) -> OperationView:
     request = OperationRequest.model_validate(row.request)
     state = State(row.state)
     reason = _reason(row.reason)
-    phase = _phase(row.phase)
+    said = _told(row, now)
     return OperationView(
         op_id=row.op_id,
         kind=Kind(row.kind),
@@ -68,8 +69,8 @@ def operation_view(row: OperationRow, now: datetime) -> OperationView:
         detail=row.detail,
         until=row.until,
         attempt=row.attempt,
-        progress=_progress(row, state, phase),
-        stalled=_is_stalled(row, state, now),
+        progress=progress_view(row, now),
+        stalled=_is_stalled(row, now),
         before=_installed(row.before),
         after=_installed(row.after),
         changed=row.changed,
@@ -86,8 +87,8 @@ def operation_view(row: OperationRow, now: datetime) -> OperationView:
         dismissed_at=row.dismissed_at,
         workflow_id=row.workflow_id,
         run_id=row.run_id,
-        message=words.tell(state, reason, row.detail, phase),
-        remedy=words.REASONS[reason].remedy if reason else words.STATES[state].remedy,
+        message=said.sentence,
+        remedy=said.remedy,
     )
 
 
@@ -107,27 +108,43 @@ def event_view(row: OperationEventRow) -> OperationEvent:
         until=row.until,
         attempt=row.attempt,
         at=row.at,
-        message=words.tell(state, reason, row.detail),
+        message=words.tell(state, reason, row.detail, until=row.until),
     )
 
 
-def _progress(row: OperationRow, state: State, phase: Phase | None) -> ProgressView:
-    """The gauge as it was last seen; an operation that ended has no speed, one that succeeded is complete."""
-    succeeded = state is State.SUCCEEDED
-    return ProgressView(
-        phase=None if state in ENDED else phase,
-        bytes_done=row.bytes_total if succeeded else row.bytes_done,
+def progress_view(row: OperationRow, now: datetime) -> ProgressView:
+    """The gauge as it was last seen, as far as it counts in the operation's state; what does not move has no speed."""
+    stalled = _is_stalled(row, now)
+    gauge = ProgressView(
+        phase=_phase(row.phase),
+        bytes_done=row.bytes_done,
         bytes_total=row.bytes_total,
-        percentage=100.0 if succeeded else row.percentage,
-        rate=0.0 if state in ENDED else row.rate,
-        eta_s=None if state in ENDED else row.eta_s,
+        percentage=row.percentage,
+        rate=0.0 if stalled else row.rate,
+        eta_s=None if stalled else row.eta_s,
         at=row.progressed_at,
     )
+    return gauge.during(State(row.state))
 
 
-def _is_stalled(row: OperationRow, state: State, now: datetime) -> bool:
+def _told(row: OperationRow, now: datetime) -> words.Words:
+    """What the operation does, and what to do about it."""
+    state, reason = State(row.state), _reason(row.reason)
+    if _has_no_worker(row, now):
+        return words.NO_WORKER
+    said = words.tell(state, reason, row.detail, _phase(row.phase), until=row.until)
+    return words.Words(said, words.remedy(state, reason))
+
+
+def _has_no_worker(row: OperationRow, now: datetime) -> bool:
+    """Nobody but the API has written the row, and no node is at work on it."""
+    overdue = now - row.created_at > NO_WORKER_AFTER
+    return row.state == State.QUEUED and overdue and row.progressed_at is None
+
+
+def _is_stalled(row: OperationRow, now: datetime) -> bool:
     moved = max(row.at, row.progressed_at or row.at)
-    return state is State.RUNNING and now - moved > STALLED_AFTER
+    return row.state == State.RUNNING and now - moved > STALLED_AFTER
 
 
 def _reason(word: str | None) -> Reason | None:

@@ -254,7 +254,7 @@ class BackendOperation:
     async def _back_off(self, reason: Reason, outcome: Outcome) -> None:
         self._now.failures += 1
         failures = self._now.failures
-        detail = f"attempt {failures}: {outcome.error or reason}"
+        detail = f"attempt {failures} of {self._policy.max_attempts}: {outcome.error or reason}"
         if failures >= self._policy.max_attempts:
             self._ledger.move(Event.EXHAUST, reason=Reason.ATTEMPTS_EXHAUSTED, detail=detail, outcome=outcome)
             return

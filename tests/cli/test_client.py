@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.client import ApiClient, ServerSentEvent, parse_events, segment
+from cli.client import COMMENT, ApiClient, ServerSentEvent, parse_events, segment
 from cli.connection import connect
 from cli.failures import CommandFailed
 from contracts.operation_http import InstallRequest
@@ -99,6 +99,7 @@ def test_events_are_read_as_the_format_says() -> None:
         "data: 1",
     ]
     assert list(parse_events(iter(stream))) == [
+        ServerSentEvent(COMMENT, "hello"),
         ServerSentEvent("state", {"a": 1}, "7"),
         ServerSentEvent("message", "bare"),
     ]

@@ -10,22 +10,26 @@ from subprocess import PIPE
 
 import pytest
 from rich.console import Console
+from rich.progress import Progress
 
 from cli.client import ApiClient
 from cli.failures import CommandFailed
 from cli.follow import LinkLost, News, follow
-from cli.watch import Lines, show, watch
-from contracts.operation_http import OperationDetail, ProgressTick
-from domain.operation import Phase
+from cli.watch import Bar, Lines, headline, show, watch
+from contracts.operation_http import OperationDetail, ProgressTick, ProgressView
+from domain.operation import Phase, Reason, State
 from tests.cli.scripted_api import ScriptedApi, as_events, as_json, scripted_api
 
 OPERATION = "/api/operations/op"
 EVENTS = "/api/events"
 
 
-def view(state: str, events: int) -> dict[str, object]:
-    at = datetime(2026, 11, 16, 3, 0, tzinfo=UTC).isoformat()
-    event = {"op_id": "op", "node_id": "n1", "node_name": "agent-1", "backend": "echo", "kind": "install", "at": at}
+AT = datetime(2026, 11, 16, 3, 0, tzinfo=UTC).isoformat()
+EVENT = {"op_id": "op", "node_id": "n1", "node_name": "agent-1", "backend": "echo", "kind": "install", "at": AT}
+KEEP_ALIVE = ": still here\n\n"
+
+
+def view(state: str, events: int, **facts: object) -> dict[str, object]:
     return {
         "op_id": "op",
         "kind": "install",
@@ -34,13 +38,15 @@ def view(state: str, events: int) -> dict[str, object]:
         "backend": "echo",
         "family": "echo",
         "state": state,
-        "created_at": at,
-        "timeline": [{**event, "id": number, "state": state} for number in range(1, events + 1)],
+        "created_at": AT,
+        "timeline": [{**EVENT, "id": number, "state": state} for number in range(1, events + 1)],
+        **facts,
     }
 
 
-def state_event(number: int) -> str:
-    return f"id: {number}\nevent: state\ndata: {{}}\n\n"
+def state_event(number: int, state: str, **facts: object) -> str:
+    event = {**EVENT, "id": number, "state": state, "message": state, **facts}
+    return f"id: {number}\nevent: operation\ndata: {json.dumps(event)}\n\n"
 
 
 def tick(percentage: float) -> str:
@@ -64,10 +70,56 @@ def kinds(news: list[News]) -> list[str]:
 
 
 def test_states_and_ticks_come_in_order_until_the_end(script: ScriptedApi) -> None:
-    running, ended = as_json(view("running", 2)), as_json(view("succeeded", 3))
-    script.on(OPERATION, as_json(view("queued", 1)), running, ended)
-    script.on(EVENTS, as_events(state_event(2), tick(10), tick(20), state_event(3)))
+    script.on(OPERATION, as_json(view("queued", 1)), as_json(view("succeeded", 3)))
+    script.on(EVENTS, as_events(state_event(2, "running"), tick(10), tick(20), state_event(3, "succeeded")))
     assert kinds(followed(script)) == ["queued", "running", "ProgressTick", "ProgressTick", "succeeded"]
+
+
+def test_events_are_taken_as_they_come_and_only_the_outcome_is_asked_for(script: ScriptedApi) -> None:
+    """However often the state changes: the operation once, its stream, and how it ended."""
+    changes = [state_event(number, ("running", "still_installing")[number % 2]) for number in range(2, 30)]
+    script.on(OPERATION, as_json(view("queued", 1)), as_json(view("succeeded", 30, bytes_fetched=7)))
+    script.on(EVENTS, as_events(*changes, state_event(30, "succeeded")))
+    news = followed(script)
+    assert [path.partition("?")[0] for _, path, _, _ in script.asked] == [OPERATION, EVENTS, OPERATION]
+    assert len(news) == 30
+    last = news[-1]
+    assert isinstance(last, OperationDetail)
+    assert last.bytes_fetched == 7
+
+
+def test_event_says_all_that_has_changed(script: ScriptedApi) -> None:
+    back_off = {"reason": "back_off", "detail": "attempt 1: reset", "until": AT, "attempt": 2}
+    gauge = {"phase": "downloading", "percentage": 20.0, "rate": 5.0}
+    script.on(OPERATION, as_json(view("running", 1, progress=gauge)), as_json(view("failed", 3)))
+    script.on(EVENTS, as_events(tick(30), state_event(2, "waiting", **back_off), tick(40), state_event(3, "failed")))
+    _, _, waiting, _ = followed(script)
+    assert isinstance(waiting, OperationDetail)
+    assert (waiting.state, waiting.reason, waiting.detail, waiting.attempt) == (
+        State.WAITING,
+        Reason.BACK_OFF,
+        "attempt 1: reset",
+        2,
+    )
+    assert (waiting.until, waiting.timeline[-1].id) == (datetime.fromisoformat(AT), 2)
+    assert waiting.progress == ProgressView(), "nothing of the last attempt, nor of a tick that was late"
+    assert waiting.remedy
+
+
+def test_gauge_of_the_next_state_is_that_of_the_last_tick(script: ScriptedApi) -> None:
+    script.on(OPERATION, as_json(view("running", 1)), as_json(view("succeeded", 3)))
+    script.on(EVENTS, as_events(tick(30), state_event(2, "still_installing"), state_event(3, "succeeded")))
+    still = followed(script)[2]
+    assert isinstance(still, OperationDetail)
+    assert still.progress.percentage == 30
+
+
+def test_operation_that_no_worker_picks_up_is_asked_for_again_with_each_keep_alive(script: ScriptedApi) -> None:
+    lonely = view("queued", 1, message="queued: no worker has picked it up")
+    script.on(OPERATION, *(as_json(each) for each in (view("queued", 1), lonely, lonely, view("succeeded", 3))))
+    changes = (state_event(2, "running"), KEEP_ALIVE, KEEP_ALIVE, state_event(3, "succeeded"))
+    script.on(EVENTS, as_events(KEEP_ALIVE, KEEP_ALIVE, *changes))
+    assert kinds(followed(script)) == ["queued", "queued", "running", "succeeded"]
 
 
 def test_an_operation_that_has_ended_needs_no_stream(script: ScriptedApi) -> None:
@@ -79,7 +131,7 @@ def test_an_operation_that_has_ended_needs_no_stream(script: ScriptedApi) -> Non
 def test_the_stream_is_taken_up_after_the_last_event_that_is_known(script: ScriptedApi) -> None:
     running, ended = as_json(view("running", 5)), as_json(view("succeeded", 6))
     script.on(OPERATION, running, ended)
-    script.on(EVENTS, as_events(state_event(6)))
+    script.on(EVENTS, as_events(state_event(6, "succeeded")))
     followed(script)
     _, path, headers, _ = next(asked for asked in script.asked if asked[1].startswith(EVENTS))
     assert headers["Last-Event-ID"] == "5"
@@ -168,3 +220,32 @@ def test_a_pipe_gets_a_line_for_each_change_and_each_tenth() -> None:
         "the API answers again",
         "succeeded",
     ]
+
+
+BACK_OFF = {
+    "reason": "back_off",
+    "detail": "attempt 3 of 10: connection reset",
+    "until": AT,
+    "message": "Retrying: attempt 3 of 10 failed (connection reset). Next try at 03:00:00 UTC.",
+}
+
+
+def test_next_try_is_told_by_the_readers_clock() -> None:
+    waiting = OperationDetail.model_validate(view("waiting", 1, **BACK_OFF))
+    at = datetime.fromisoformat(AT).astimezone()
+    assert headline(waiting) == f"Retrying: attempt 3 of 10 failed (connection reset). Next try at {at:%H:%M:%S}."
+
+
+def test_bar_shows_nothing_of_a_failed_attempt_during_a_back_off() -> None:
+    gauge = {"phase": "downloading", "percentage": 20.0, "bytes_done": 20, "bytes_total": 100, "rate": 5.0}
+    running = OperationDetail.model_validate(view("running", 1, progress=gauge))
+    waiting = OperationDetail.model_validate(view("waiting", 2, **BACK_OFF))
+    progress = Progress(console=Console(file=io.StringIO(), width=200))
+    bar = Bar(progress)
+    show([running], bar)
+    assert (progress.tasks[0].completed, progress.tasks[0].fields["text"]) == (
+        20,
+        "downloading  20 B of 100 B  5 B/s",
+    )
+    show([waiting], bar)
+    assert (progress.tasks[0].completed, progress.tasks[0].fields["text"]) == (0, "")

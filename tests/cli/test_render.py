@@ -160,3 +160,11 @@ def test_the_last_word_of_a_failure_names_the_remedy() -> None:
 def test_json_has_every_field_of_the_shape(capsys: pytest.CaptureFixture[str]) -> None:
     render.print_json([node("agent-1")])
     assert set(json.loads(capsys.readouterr().out)[0]) == set(NodeView.model_fields)
+
+
+def test_link_of_an_operation_stands_alone_and_whole_on_its_line() -> None:
+    link = f"http://127.0.0.1:8233/namespaces/default/workflows/{'x' * 60}/history"
+    console = Console(file=io.StringIO(), width=80, highlight=False)
+    render.show(console, operations.page(operation(temporal_url=link), 80))
+    assert isinstance(console.file, io.StringIO)
+    assert link in console.file.getvalue().splitlines()

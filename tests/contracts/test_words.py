@@ -1,4 +1,5 @@
 import inspect
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -7,6 +8,8 @@ from domain import errors
 from domain.errors import NodesmithError
 from domain.operation import ENDED, Kind, Phase, Reason, State
 
+AT = datetime(2026, 11, 17, 17, 38, 20, tzinfo=UTC)
+BERLIN = timezone(timedelta(hours=1))
 CODES = sorted({cls.code for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, NodesmithError)})
 NEEDS_NO_REMEDY = {
     Reason.REQUESTED,
@@ -58,6 +61,21 @@ def test_every_kind_has_a_task_type_for_localai_clients(kind: Kind) -> None:
             "failed: not enough disk space on the node (3 GB short)",
         ),
         (words.tell(State.SUCCEEDED, None), "succeeded"),
+        (words.tell(State.QUEUED, None), "queued"),
+        (
+            words.tell(State.WAITING, Reason.BACK_OFF, "attempt 3 of 10: connection reset", until=AT),
+            "Retrying: attempt 3 of 10 failed (connection reset). Next try at 17:38:20 UTC.",
+        ),
+        (
+            words.tell(State.WAITING, Reason.BACK_OFF, "attempt 3: no route: gone", until=AT, zone=BERLIN),
+            "Retrying: attempt 3 failed (no route: gone). Next try at 18:38:20.",
+        ),
+        (words.tell(State.WAITING, Reason.BACK_OFF), "Retrying: the last attempt failed."),
+        (words.tell(State.WAITING, Reason.BACK_OFF, "exit code 1"), "Retrying: the last attempt failed (exit code 1)."),
+        (
+            words.tell(State.CANCELLING, Reason.BACK_OFF, "attempt 3: x", until=AT),
+            "cancelling: the node has not been told yet: the last attempt failed; it is tried again (attempt 3: x)",
+        ),
     ],
 )
 def test_an_operation_is_told_in_one_line(said: str, sentence: str) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.messages import Installed, Outcome, Progress, Result
+from contracts.operation_http import ProgressView
 from contracts.temporal import Recorded, RowEnd
 from domain.operation import ENDED, OPEN, Phase, Reason, State
 from store.database import Database
@@ -27,7 +28,7 @@ async def test_first_row_holds_the_whole_request(operations: OperationTable) -> 
     assert (row.state, row.backend, row.version, row.note, row.retry_of, row.run_id) == (
         (State.QUEUED, "echo", "1", "because", "older", "run-1")
     )
-    assert row.message == "accepted; no worker has picked it up yet"
+    assert row.message == "queued"
 
 
 async def test_unknown_operation_is_none(operations: OperationTable) -> None:
@@ -196,6 +197,56 @@ async def test_stalled_is_running_without_a_byte_for_a_minute(operations: Operat
     assert not await stalled_at(1000)
 
 
+async def test_gauge_of_the_last_attempt_is_not_shown_during_a_back_off(operations: OperationTable) -> None:
+    request = a_request()
+    await operations.record(transition(request, State.RUNNING))
+    await operations.write_gauges([tick(request.op_id, done=20)])
+    until = NOON + timedelta(seconds=30)
+    detail = "attempt 1: connection reset"
+    await operations.record(
+        transition(request, State.WAITING, seq=2, reason=Reason.BACK_OFF, detail=detail, until=until, attempt=2)
+    )
+    row = await operations.find(request.op_id)
+    assert row is not None
+    assert row.progress == ProgressView()
+    assert row.message == "Retrying: attempt 1 failed (connection reset). Next try at 12:00:30 UTC."
+    assert (await operations.timeline(request.op_id))[-1].message == row.message
+    await operations.record(transition(request, State.RUNNING, seq=3, attempt=2))
+    await operations.write_gauges([tick(request.op_id, done=40)])
+    row = await operations.find(request.op_id)
+    assert row is not None
+    assert (row.progress.bytes_done, row.progress.rate) == (40, 5)
+
+
+async def test_operation_without_a_byte_for_a_minute_has_no_speed(operations: OperationTable, clock: SetClock) -> None:
+    request = a_request()
+    await operations.record(transition(request, State.RUNNING, at=0))
+    await operations.write_gauges([tick(request.op_id, done=20)])
+    clock.forward(seconds=61)
+    row = await operations.find(request.op_id)
+    assert row is not None
+    assert (row.stalled, row.progress.bytes_done, row.progress.rate, row.progress.eta_s) == (True, 20, 0, None)
+
+
+async def test_missing_worker_is_named_after_half_a_minute_and_never_beside_progress(
+    operations: OperationTable, clock: SetClock
+) -> None:
+    request = a_request()
+    await operations.insert_queued(transition(request, State.QUEUED, seq=0))
+
+    async def told() -> tuple[str, bool]:
+        row = await operations.find(request.op_id)
+        assert row is not None
+        return row.message, bool(row.remedy)
+
+    clock.forward(seconds=30)
+    assert await told() == ("queued", False)
+    clock.forward(seconds=1)
+    assert await told() == ("queued: no worker has picked it up", True)
+    await operations.write_gauges([tick(request.op_id, done=20)])
+    assert await told() == ("queued", False)
+
+
 # lists --------------------------------------------------------------------------------------------------------
 
 
@@ -208,13 +259,13 @@ async def test_live_list_has_open_and_unsuccessful_ones_until_dismissed(
         await operations.record(transition(request, state))
 
     async def live() -> set[State]:
-        return {row.state for row in await operations.listing(node="live")}
+        return {row.state for row in (await operations.listing(node="live")).operations}
 
     assert await live() == OPEN | {State.FAILED, State.EXPIRED, State.DEAD_LETTER}
     dismissed = await History(database).dismiss([requests[State.FAILED].op_id, requests[State.RUNNING].op_id])
     assert dismissed == {requests[State.FAILED].op_id}
     assert await live() == OPEN | {State.EXPIRED, State.DEAD_LETTER}
-    assert len(await operations.listing(live=False, node="live")) == len(requests)
+    assert len((await operations.listing(live=False, node="live")).operations) == len(requests)
 
 
 async def test_list_filters_by_node_name_state_and_batch_newest_first(operations: OperationTable) -> None:
@@ -224,7 +275,7 @@ async def test_list_filters_by_node_name_state_and_batch_newest_first(operations
     await operations.record(transition(newer, State.WAITING))
 
     async def ids(**filters: object) -> list[str]:
-        return [row.op_id for row in await operations.listing(**filters)]  # type: ignore[arg-type]
+        return [row.op_id for row in (await operations.listing(**filters)).operations]  # type: ignore[arg-type]
 
     assert await ids(node="flt-name") == [newer.op_id, older.op_id]
     assert await ids(node="flt", state=State.RUNNING) == [older.op_id]

@@ -1,0 +1,108 @@
+"""Every answer is read at one moment: all GET routes, those to come included, and the few that may look twice."""
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from api.app import create_app
+from contracts.batches import BatchInput, Target
+from domain.operation import State
+from store.database import Database
+from tests.api.station import Api
+from tests.store.clock import NOON
+from tests.store.transitions import a_request, transition
+
+NAMED = "who is meant, by a name or an id that stays; then what is known of it"
+EITHER = "an operation, or else a batch: an id is one of them for ever"
+GALLERIES = "galleries are held in memory and follow the database; inventories are copies that follow the nodes"
+
+SEVERAL = {
+    "/api/nodes/{node}/inventory": NAMED,
+    "/api/nodes/{node}/labels": NAMED,
+    "/backends/jobs/{job_id}": EITHER,
+    "/api/backends/job/{job_id}": EITHER,
+    "/api/backends": GALLERIES,
+    "/api/backends/upgrades": GALLERIES,
+    "/api/backends/suitability": GALLERIES,
+    "/api/galleries": GALLERIES,
+    "/backends": GALLERIES,
+    "/backends/available": GALLERIES,
+    "/backends/known": GALLERIES,
+    "/backends/galleries": GALLERIES,
+    "/backends/upgrades": GALLERIES,
+    "/api/backends/usecases": GALLERIES,
+}
+"""reads that need not be of one moment, and why"""
+
+ELSEWHERE = {
+    "/api/events": "a stream; tests/api/test_snapshots.py looks at how it begins",
+    "/api/node/{node}/models": "of a node that speaks for itself",
+    "/api/node/{node}/sources": "of a node that speaks for itself",
+    "/api/nodes/models": "asked of the nodes",
+    "/api/nodes/{node}/models": "asked of the node",
+    "/api/nodes/{node}/backends": "asked of the node",
+    "/api/nodes/{node}/backends/{backend}/logs": "asked of the node",
+    "/api/nodes/{node}/backend-logs": "asked of the node",
+    "/api/nodes/{node}/backend-logs/{backend}": "asked of the node",
+}
+
+NO_ROWS = ("/sign-in", "/artifacts", "/api/ca.pem", "/healthz", "/readyz")
+"""files, and whether the servers answer"""
+
+
+@contextmanager
+def moments_of(database: Database) -> Iterator[set[object]]:
+    """The snapshots that requests read from: a statement has its own, unless its transaction keeps one."""
+    engine, others = database._engine.sync_engine, asyncio.all_tasks()
+    seen: set[object] = set()
+
+    def executed(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if asyncio.current_task() in others or not statement.lstrip().startswith(("SELECT", "WITH")):
+            return
+        keeps_one = connection.get_execution_options().get("isolation_level") == "REPEATABLE READ"
+        seen.add(connection.get_transaction() if keeps_one else object())
+
+    event.listen(engine, "after_cursor_execute", executed)
+    try:
+        yield seen
+    finally:
+        event.remove(engine, "after_cursor_execute", executed)
+
+
+@pytest.fixture
+async def known(api: Api) -> dict[str, str]:
+    """One of everything that a path can name; a job is a batch, because that is looked for last."""
+    node, batch_id = await api.register(), f"b-{secrets.token_hex(4)}"
+    request = a_request(node_id=node["id"], batch_id=batch_id)
+    await api.parts.operations.record(transition(request, State.RUNNING))
+    targets = (Target(node_id=node["id"], node_name=node["name"]),)
+    await api.parts.batches.open(BatchInput(batch_id=batch_id, wanted=request.wanted, targets=targets, created_at=NOON))
+    return {"node": node["id"], "op_id": request.op_id, "batch_id": batch_id, "job_id": batch_id}
+
+
+def reads(api: Api) -> list[str]:
+    paths = create_app(api.parts).openapi()["paths"]
+    return [path for path, verbs in paths.items() if "get" in verbs and not path.startswith(NO_ROWS)]
+
+
+async def moments(api: Api, path: str, known: dict[str, str]) -> int:
+    query = {"backend": "echo"} if path.endswith("suitability") else {}
+    with moments_of(api.parts.operations._database) as seen:
+        answer = await api.http.get(path.format(**known), params=query)
+    assert answer.status_code == 200, (path, answer.text)
+    return len(seen)
+
+
+async def test_every_answer_is_read_at_one_moment(api: Api, known: dict[str, str]) -> None:
+    looked = {path: await moments(api, path, known) for path in reads(api) if path not in ELSEWHERE}
+    assert {path for path, number in looked.items() if number > 1} <= SEVERAL.keys()
+    assert min(looked.values()) == 1, "every route was seen reading"
+
+
+def test_exceptions_are_routes_that_exist(api: Api) -> None:
+    assert SEVERAL.keys() | ELSEWHERE.keys() <= set(reads(api))
