@@ -59,6 +59,7 @@ STATUS: dict[type[NodesmithError], int] = {
     errors.IllegalTransition: 409,
     errors.AlreadyRunning: 409,
     errors.ServiceUnavailable: 503,
+    errors.OutcomeUnknown: 503,
     errors.NodeAway: 503,
     errors.NoAnswer: 504,
     errors.LinkDown: 503,
