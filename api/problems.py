@@ -92,6 +92,7 @@ def install(app: FastAPI) -> None:
 async def _on_domain_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, NodesmithError)  # noqa: S101 - registered for this class
     status = STATUS[type(error)]
+    request.state.error = error  # for the audit trail
     if status >= _INTERNAL:
         log.warning("request.failed", path=request.url.path, status=status, error=error.message)
     if status == HTTPStatus.UNAUTHORIZED and wants_page(request):
