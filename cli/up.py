@@ -110,7 +110,7 @@ def _look(place: Home) -> dict[str, Any]:
         "pid": pid,
         "url": connection.url if connection else "",
         "temporal_ui_url": connection.temporal_ui_url if connection else "",
-        "processes": [asdict(process) for process in record.read(place.processes_file)] if running else [],
+        "processes": [asdict(process) for process in record.observed(place.processes_file)] if running else [],
         "fleet": asdict(fleet) if fleet else None,
         "logs": str(place.logs),
     }
@@ -122,7 +122,7 @@ def _print_status(place: Home, found: dict[str, Any]) -> None:
         return
     console = make_console()
     console.print(f"Nodesmith runs on {place.folder} (pid {found['pid']}), API at {found['url']}")
-    console.print(board.table(record.read(place.processes_file)))
+    console.print(board.table(record.observed(place.processes_file)))
     fleet = board.Fleet(**found["fleet"]).sentence() if found["fleet"] else "The API does not answer."
     console.print(f"{fleet}\nLogs in {found['logs']}")
 
