@@ -17,6 +17,7 @@ from agent.played_localai import PlayedLocalAIWorker
 from agent.racing import first_of
 from agent.registration import ASK_AGAIN_S, CredentialRefused, NotRegistered, Removed
 from domain.node import Protocol
+from runtime.proxies import api_client
 from runtime.trust import trusting
 
 log = structlog.stdlib.get_logger(__name__)
@@ -50,7 +51,7 @@ async def run_simulation(options: SimulationOptions, stop: asyncio.Event) -> Tot
     totals = Totals(options.nodes)
     limits = httpx2.Limits(max_connections=_REGISTER_AT_ONCE * 2, max_keepalive_connections=_REGISTER_AT_ONCE)
     tls = trusting(options.ca_file)
-    async with httpx2.AsyncClient(base_url=options.url, timeout=30.0, limits=limits, verify=tls) as http:
+    async with api_client(options.url, verify=tls, timeout=30.0, limits=limits) as http:
         simulation = _Simulation(options, http, totals, tls)
         await simulation.run(stop)
     _say(f"simulation over: {totals}")
