@@ -77,4 +77,4 @@ bench-liveness: setup  ## how soon the control plane goes on after a node's retu
 	$(BIN)/python -m benchmarks.liveness
 
 clean:  ## remove the virtual environment and the local state of a stopped `make run`
-	rm -rf $(VENV) $(HOME_DIR)
+	@tools/clean $(VENV) $(HOME_DIR)

@@ -13,6 +13,7 @@ from contracts import temporal as names
 from contracts.temporal import FleetWatch
 from domain.errors import NodesmithError
 from services.lifecycle import Lifecycle
+from services.ports import MonitorTicks
 from services.repair import Repair
 from services.retention import Retention
 
@@ -20,10 +21,11 @@ log = structlog.get_logger()
 
 
 class FleetActivities:
-    def __init__(self, repair: Repair, lifecycle: Lifecycle, retention: Retention) -> None:
+    def __init__(self, repair: Repair, lifecycle: Lifecycle, retention: Retention, ticks: MonitorTicks) -> None:
         self._repair = repair
         self._lifecycle = lifecycle
         self._retention = retention
+        self._ticks = ticks
 
     @activity.defn(name=names.WATCH_FLEET)
     async def watch_fleet(self, watch: FleetWatch) -> None:
@@ -40,6 +42,7 @@ class FleetActivities:
             await self._repair.once()
             await self._lifecycle.sweep()
             await self._retention.sweep()
+            await self._ticks.write(activity.info().workflow_run_id or "")
         except NodesmithError as error:
             log.warning("fleet watch: skipped a tick", error=str(error))
 

@@ -17,6 +17,7 @@ from agent.settings import AgentSettings
 from contracts.node_http import RegisterRequest
 from domain.errors import InvalidRequest, NodesmithError, NotSignedIn, ServiceUnavailable
 from domain.node import Protocol
+from runtime.proxies import api_client
 from runtime.trust import fingerprint, trusting
 
 CA_PATH = "/api/ca.pem"
@@ -62,8 +63,8 @@ def _prepare(url: str, *, home: Path, name: str, pem: str) -> AgentSettings:
 async def _checked_ca(url: str, ca_sha256: str) -> str:
     """Whoever answers is believed only if the certificate is the one that the invite names."""
     try:
-        async with httpx2.AsyncClient(verify=False, timeout=_TIMEOUT_S) as http:
-            answer = await http.get(url.rstrip("/") + CA_PATH)
+        async with api_client(url.rstrip("/"), verify=False, timeout=_TIMEOUT_S) as http:
+            answer = await http.get(CA_PATH)
         pem = answer.raise_for_status().text
         found = fingerprint(pem)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -81,7 +82,7 @@ async def _checked_ca(url: str, ca_sha256: str) -> str:
 async def _register(settings: AgentSettings, invite: str) -> Identity:
     """With the node's own credential if it has one, else with the invite."""
     place = IdentityFile(settings.home)
-    async with httpx2.AsyncClient(base_url=settings.url, verify=trusting(settings.ca_file)) as http:
+    async with api_client(settings.url, verify=trusting(settings.ca_file)) as http:
         registrar = Registrar(http, place, token=invite, request=lambda: _request(settings))
         try:
             return await registrar.ask_once()

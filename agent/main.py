@@ -3,13 +3,13 @@
 import asyncio
 from typing import NoReturn
 
-import httpx2
 import structlog
 
 from agent.join import joined_settings
 from agent.node import Agent
 from agent.settings import AgentSettings
 from runtime import logs, process
+from runtime.proxies import api_client
 from runtime.trust import trusting
 
 log = structlog.stdlib.get_logger(__name__)
@@ -22,7 +22,7 @@ def main() -> NoReturn:
 
 
 async def run(settings: AgentSettings, stop: asyncio.Event) -> int:
-    async with httpx2.AsyncClient(base_url=settings.url, verify=trusting(settings.ca_file)) as http:
+    async with api_client(settings.url, verify=trusting(settings.ca_file)) as http:
         await Agent(settings, http).run(stop)
     log.info("agent.left", name=settings.name)
     return 0

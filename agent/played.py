@@ -15,6 +15,7 @@ from agent.identity import Identity
 from agent.job import Done, Job
 from agent.journal import MemoryJournal
 from agent.operations import Operations
+from agent.racing import first_of
 from agent.registration import Registrar
 from bus.commands import serve
 from bus.connection import Bus, node_bus
@@ -70,6 +71,7 @@ class Totals:
     nodes: int
     linked: int = 0
     begun: int = 0
+    removed: int = 0
     ended: dict[Result, int] = field(default_factory=dict)
     all_linked: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -83,7 +85,8 @@ class Totals:
 
     def __str__(self) -> str:
         ends = ", ".join(f"{count} {result}" for result, count in sorted(self.ended.items())) or "none ended"
-        return f"{self.linked} of {self.nodes} nodes linked, {self.begun} operations begun: {ends}"
+        removed = f", {self.removed} of them removed" if self.removed else ""
+        return f"{self.linked} of {self.nodes} nodes linked{removed}, {self.begun} operations begun: {ends}"
 
 
 class KeptInMemory:
@@ -169,13 +172,22 @@ class PretendInstaller:
             job.gauge.move(Phase.DOWNLOADING, job.bytes_fetched, size)
 
 
+async def until_removed(registrar: Registrar, doubt: asyncio.Event) -> None:
+    """An order to stop is only a reason to ask the control plane: it raises `Removed` if the node is."""
+    while True:
+        await doubt.wait()
+        doubt.clear()
+        await registrar.ask_until_admitted()
+
+
 class PlayedAgent:
     """One agent of protocol 2 without a disk."""
 
     def __init__(self, name: str, http: httpx2.AsyncClient, token: str, part: Part, totals: Totals) -> None:
-        self._name = name
+        self.name = name
         self._part = part
         self._totals = totals
+        self._doubt = asyncio.Event()
         self._boot_id = uuid.uuid4().hex
         self._installer = PretendInstaller(part)
         self._beats = 0
@@ -184,7 +196,7 @@ class PlayedAgent:
         self.registrar = Registrar(http, KeptInMemory(), token=token, request=self._registration)
 
     async def live(self, identity: Identity) -> None:
-        """Linked until cancelled."""
+        """Linked until cancelled; `Removed` when the control plane says so."""
         bus = node_bus(
             identity.nats_url,
             identity.node_id,
@@ -199,7 +211,11 @@ class PlayedAgent:
         try:
             await bus.wait_up()
             self._totals.link()
-            await asyncio.gather(self._beat(bus, identity.node_id), self.registrar.keep_linked(bus))
+            await first_of(
+                self._beat(bus, identity.node_id),
+                self.registrar.keep_linked(bus),
+                until_removed(self.registrar, self._doubt),
+            )
         finally:
             await self._operations.close()
             await bus.close()
@@ -229,7 +245,8 @@ class PlayedAgent:
         log.info("stop.nothing_runs", backend=command.backend)
 
     async def stop_node(self, order: StopOrder) -> None:
-        log.info("stop.ignored_by_a_played_node", node=self._name, why=order.why)
+        log.info("stop.asked", node=self.name, why=order.why)
+        self._doubt.set()
 
     # what it reports ------------------------------------------------------------------------------------------
 
@@ -258,9 +275,9 @@ class PlayedAgent:
     def _registration(self) -> RegisterRequest:
         return RegisterRequest(
             **PLAYED_RESOURCES.model_dump(exclude_none=True),
-            name=self._name,
+            name=self.name,
             protocol=Protocol.NODESMITH,
-            machine_id=f"simulated-{self._name}",
+            machine_id=f"simulated-{self.name}",
             boot_id=self._boot_id,
             agent_version="simulated",
         )

@@ -9,8 +9,18 @@ import structlog
 from agent.failures import OperationFailed
 from agent.identity import Identity
 from agent.job import Job
-from agent.played import PING_S, PLAYED_RESOURCES, PROGRESS_S, KeptInMemory, Part, PretendInstaller, Totals
+from agent.played import (
+    PING_S,
+    PLAYED_RESOURCES,
+    PROGRESS_S,
+    KeptInMemory,
+    Part,
+    PretendInstaller,
+    Totals,
+    until_removed,
+)
 from agent.progress import Gauge
+from agent.racing import first_of
 from agent.registration import Registrar
 from bus.commands import serve_localai
 from bus.connection import Bus, node_bus
@@ -29,18 +39,19 @@ class PlayedLocalAIWorker:
     """Answers at the end of the work. A repeated install waits for the first one, then finds it done."""
 
     def __init__(self, name: str, http: httpx2.AsyncClient, token: str, part: Part, totals: Totals) -> None:
-        self._name = name
+        self.name = name
         self._http = http
         self._token = token
         self._part = part
         self._totals = totals
+        self._doubt = asyncio.Event()
         self._installer = PretendInstaller(part)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._reports: NodeReports | None = None
         self.registrar = Registrar(http, KeptInMemory(), token=token, request=self._registration)
 
     async def live(self, identity: Identity) -> None:
-        """Linked until cancelled."""
+        """Linked until cancelled; `Removed` when the control plane says so."""
         bus = node_bus(
             identity.nats_url,
             identity.node_id,
@@ -54,7 +65,11 @@ class PlayedLocalAIWorker:
         try:
             await bus.wait_up()
             self._totals.link()
-            await asyncio.gather(self._keep_beating(bus, identity.node_id), self.registrar.keep_linked(bus))
+            await first_of(
+                self._keep_beating(bus, identity.node_id),
+                self.registrar.keep_linked(bus),
+                until_removed(self.registrar, self._doubt),
+            )
         finally:
             await bus.close()
 
@@ -75,7 +90,8 @@ class PlayedLocalAIWorker:
         log.info("stop.nothing_runs", backend=command.backend)
 
     async def stop_node(self, order: StopOrder) -> None:
-        log.info("stop.ignored_by_a_played_node", node=self._name, why=order.why)
+        log.info("stop.asked", node=self.name, why=order.why)
+        self._doubt.set()
 
     async def _perform(self, command: Command) -> CommandReply:
         self._totals.begun += 1
@@ -105,13 +121,13 @@ class PlayedLocalAIWorker:
             try:
                 await self._http.post(f"/api/node/{node_id}/heartbeat", json=body, headers=headers)
             except httpx2.HTTPError as error:
-                log.debug("heartbeat.lost", node=self._name, error=repr(error))
+                log.debug("heartbeat.lost", node=self.name, error=repr(error))
             await asyncio.sleep(self._part.heartbeat_s)
 
     def _registration(self) -> RegisterRequest:
         return RegisterRequest(
             **PLAYED_RESOURCES.model_dump(exclude_none=True),
-            name=self._name,
+            name=self.name,
             address=_ADDRESS,
             http_address="127.0.0.1:50050",
             labels={"node.replica-slots": "1"},

@@ -15,8 +15,9 @@ from agent.identity import Identity
 from agent.played import Part, PlayedAgent, Totals
 from agent.played_localai import PlayedLocalAIWorker
 from agent.racing import first_of
-from agent.registration import ASK_AGAIN_S, CredentialRefused, NotRegistered
+from agent.registration import ASK_AGAIN_S, CredentialRefused, NotRegistered, Removed
 from domain.node import Protocol
+from runtime.proxies import api_client
 from runtime.trust import trusting
 
 log = structlog.stdlib.get_logger(__name__)
@@ -50,7 +51,7 @@ async def run_simulation(options: SimulationOptions, stop: asyncio.Event) -> Tot
     totals = Totals(options.nodes)
     limits = httpx2.Limits(max_connections=_REGISTER_AT_ONCE * 2, max_keepalive_connections=_REGISTER_AT_ONCE)
     tls = trusting(options.ca_file)
-    async with httpx2.AsyncClient(base_url=options.url, timeout=30.0, limits=limits, verify=tls) as http:
+    async with api_client(options.url, verify=tls, timeout=30.0, limits=limits) as http:
         simulation = _Simulation(options, http, totals, tls)
         await simulation.run(stop)
     _say(f"simulation over: {totals}")
@@ -71,7 +72,9 @@ class _Simulation:
     async def run(self, stop: asyncio.Event) -> None:
         telling = asyncio.create_task(self._tell_when_linked())
         try:
-            await first_of(stop.wait(), *(self._play(node) for node in self._cast()))
+            await first_of(stop.wait(), self._play_all())
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
         finally:
             telling.cancel()
 
@@ -89,9 +92,20 @@ class _Simulation:
         names = [f"{options.name_prefix}-{number}" for number in range(1, options.nodes + 1)]
         return [kind(name, self._http, options.registration_token, part, self._totals) for name in names]
 
+    async def _play_all(self) -> None:
+        """Until the last one has ended; an error of one ends all."""
+        async with asyncio.TaskGroup() as playing:
+            for node in self._cast():
+                playing.create_task(self._play(node))
+
     async def _play(self, node: PlayedAgent | PlayedLocalAIWorker) -> None:
-        identity = await self._admit(node)
-        await node.live(identity)
+        """Until it is removed. One that the control plane knows under another id by now goes on as that one."""
+        try:
+            while True:
+                await node.live(await self._admit(node))
+        except Removed:
+            self._totals.removed += 1
+            _say(f"{node.name} was removed")
 
     async def _admit(self, node: PlayedAgent | PlayedLocalAIWorker) -> Identity:
         """Register a few at a time, and approve if we may; else wait until somebody does."""
@@ -108,7 +122,7 @@ class _Simulation:
             if not identity.nats_jwt and self._options.admin_token:
                 await self._approve(identity.node_id)
                 identity = await node.registrar.ask_once()
-        except CredentialRefused:
+        except (CredentialRefused, Removed):
             raise
         except (NotRegistered, httpx2.HTTPError) as error:
             log.debug("simulation.not_registered_yet", error=str(error))

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.parts import Parts, parts_of
 from domain.access import Caller
 from domain.change import Change
-from domain.errors import NodesmithError
+from domain.errors import NodesmithError, ServiceUnavailable
 from store.audit import AuditTrail
 
 log = structlog.stdlib.get_logger(__name__)
@@ -33,6 +33,14 @@ _VERBS = {"POST": "create", "PUT": "set", "PATCH": "merge", "DELETE": "remove"}
 _VOLATILE = {"last_heartbeat", "updated_at", "unreachable_since", "open_operations", "boot_id", "boot_at", "status"}
 """what moves by itself between two looks at a node"""
 
+_FIRST_IN_TEMPORAL = re.compile(
+    r"/api/nodes/\{node\}/backends/(install|upgrade|rollback|remove|delete)"
+    r"|/api/operations/\{op_id\}/(cancel|pause|retry)"
+    r"|/api/batches(/\{batch_id\}/\w+)?"
+    r"|(/api)?/backends/(?!upgrades).+"
+)
+"""Routes whose first effect is one call to Temporal: one that was never sent has changed nothing."""
+
 Facts = dict[str, Any]
 
 
@@ -44,8 +52,14 @@ class Pending:
     """its row"""
     change: Change
     look: Callable[[], Awaitable[Facts | None]]
+    is_first_in_temporal: bool = False
     is_told: bool = False
     is_only_a_look: bool = False
+
+    def is_unchanged(self, error: NodesmithError | None) -> bool:
+        """Whether the server that makes the first effect was away before anything was sent to it."""
+        is_away = type(error) is ServiceUnavailable and error.facts.get("server") == "temporal"
+        return is_away and self.is_first_in_temporal
 
 
 async def begin(request: Request, who: Caller) -> None:
@@ -63,7 +77,8 @@ async def begin(request: Request, who: Caller) -> None:
         after=_without_secrets(asked) or None,
         reason=_reason(request.scope, asked),
     )
-    request.state.pending = Pending(await parts.audit.begin(change), change, look)
+    is_first_in_temporal = _FIRST_IN_TEMPORAL.fullmatch(path) is not None
+    request.state.pending = Pending(await parts.audit.begin(change), change, look, is_first_in_temporal)
 
 
 def action_of(method: str, path: str) -> str:
@@ -109,7 +124,7 @@ class Audited:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start" and (pending := state.get("pending")):
-                await _settle(scope["app"].state.parts.audit, pending, message["status"])
+                await _settle(scope["app"].state.parts.audit, pending, message["status"], state.get("error"))
             await send(message)
 
         await self._app(scope, _tapped(scope, receive, state["body"]), sending)
@@ -130,14 +145,14 @@ def _tapped(scope: Scope, receive: Receive, body: bytearray) -> Receive:
     return receiving
 
 
-async def _settle(trail: AuditTrail, pending: Pending, status: int) -> None:
-    """After a 5xx nobody knows how much of it was made, unless the route told: the row stays as it was begun."""
+async def _settle(trail: AuditTrail, pending: Pending, status: int, error: NodesmithError | None) -> None:
+    """After a 5xx nobody knows how much of it was made, unless the route told, or nothing was: the row stays."""
     is_made = status < HTTPStatus.BAD_REQUEST and not pending.is_only_a_look
     try:
         if is_made or pending.is_told:
             change = pending.change if pending.is_told else await _compared(pending)
             await trail.complete(pending.entry, change)
-        elif status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        elif status < HTTPStatus.INTERNAL_SERVER_ERROR or pending.is_unchanged(error):
             await trail.forget(pending.entry)
     except NodesmithError:
         # it has happened: the log keeps what the table could not

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
+from temporalio.client import Client
 from temporalio.service import RPCError
 
 from api.failures import FailedSignIns
 from api.galleries import compose_galleries
-from api.health import TEMPORAL, Check, Health
+from api.health import FLEET_MONITOR, TEMPORAL, Check, Health
 from api.heartbeats import HttpHeartbeats
 from api.parts import Parts
 from api.revocation import compose_revocation
@@ -29,6 +30,7 @@ from domain.errors import InvalidRequest, NodesmithError, ServiceUnavailable
 from gallery.builtin import BuiltinGallery
 from gallery.catalogue import Catalogue
 from gallery.tags import RegistryTags
+from runtime.monitor import MonitorRun
 from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect, prepare_namespace, run_url
 from runtime.trust import fingerprint, trusting
@@ -44,6 +46,7 @@ from services.inventory import Inventory
 from services.invites import Door, Invites
 from services.lifecycle import Lifecycle
 from services.models import NodeModels
+from services.monitoring import check_monitor, longest_silence
 from services.registration import Registration
 from services.stopping import Stopping
 from services.witness import Witness
@@ -59,6 +62,7 @@ from store.inventory import InventoryTable
 from store.invites import Invites as InviteTable
 from store.labels import Labels
 from store.life import NodeLife
+from store.monitor import MonitorTicks
 from store.node_list import NodeList
 from store.nodes import Nodes
 from store.operations import OperationTable
@@ -72,6 +76,10 @@ log = structlog.stdlib.get_logger(__name__)
 
 TRY_AGAIN_S = 0.5
 POSTGRESQL = "postgresql"
+MONITOR_AWAY = (
+    "The fleet monitor does not run or has not completed a tick lately: operations that were ended in Temporal from"
+    " outside are not repaired. A worker starts it again."
+)
 
 
 @dataclass(frozen=True)
@@ -153,7 +161,7 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
         link=link,
         events=events,
         heartbeats=HttpHeartbeats(nodes),
-        health=Health(_checks(database, bus, runs, preparing)),
+        health=Health(_checks(database, bus, runs, preparing) | _monitor_check(settings, temporal, database)),
         run_url=_run_links(settings),
         temporal_ui_url=settings.temporal_ui_url,
     )
@@ -280,3 +288,9 @@ def _checks(
             prepared(TEMPORAL, runs.ping), "Temporal does not answer: no operation can be started or cancelled."
         ),
     }
+
+
+def _monitor_check(settings: ControlSettings, temporal: Client, database: Database) -> dict[str, Check]:
+    silence = longest_silence(settings.monitor_silence, settings.fleet_tick)
+    ask = partial(check_monitor, MonitorTicks(database), MonitorRun(temporal), silence)
+    return {FLEET_MONITOR: Check(ask, MONITOR_AWAY, is_needed=False)}

@@ -17,6 +17,7 @@ CHECK_LIMIT_S = 2.0
 CHECK_EVERY_S = 5.0
 
 TEMPORAL = "temporal"
+FLEET_MONITOR = "fleet_monitor"
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Check:
     ask: Callable[[], Awaitable[None]]
     """raises a `NodesmithError` when it is not"""
     without_it: str
+    is_needed: bool = True
+    """without one that is not needed the API is ready all the same, and says what is degraded"""
 
 
 class Health:
@@ -40,9 +43,11 @@ class Health:
         """Ask all of them at once; none is waited for longer than the limit."""
         asked = {name: asyncio.ensure_future(check.ask()) for name, check in self._checks.items()}
         await asyncio.wait(asked.values(), timeout=CHECK_LIMIT_S)
-        missing = {name: self._complaint(name) for name, asking in asked.items() if not _answered(name, asking)}
-        self._remember(set(missing))
-        return Readiness(ready=not missing, missing=missing)
+        away = {name: self._complaint(name) for name, asking in asked.items() if not _answered(name, asking)}
+        self._remember(set(away))
+        missing = {name: complaint for name, complaint in away.items() if self._checks[name].is_needed}
+        degraded = {name: complaint for name, complaint in away.items() if name not in missing}
+        return Readiness(ready=not missing, missing=missing, degraded=degraded)
 
     def down_since(self, name: str) -> datetime | None:
         """Since when it does not answer, as far as this process has noticed."""

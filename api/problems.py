@@ -59,6 +59,7 @@ STATUS: dict[type[NodesmithError], int] = {
     errors.IllegalTransition: 409,
     errors.AlreadyRunning: 409,
     errors.ServiceUnavailable: 503,
+    errors.OutcomeUnknown: 503,
     errors.NodeAway: 503,
     errors.NoAnswer: 504,
     errors.LinkDown: 503,
@@ -91,6 +92,7 @@ def install(app: FastAPI) -> None:
 async def _on_domain_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, NodesmithError)  # noqa: S101 - registered for this class
     status = STATUS[type(error)]
+    request.state.error = error  # for the audit trail
     if status >= _INTERNAL:
         log.warning("request.failed", path=request.url.path, status=status, error=error.message)
     if status == HTTPStatus.UNAUTHORIZED and wants_page(request):

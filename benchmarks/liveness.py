@@ -11,6 +11,7 @@ from nats.aio.msg import Msg
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client
 
+from benchmarks.running import run
 from benchmarks.stage import Stage, p50, simulated, stage, verdict
 from bus.connection import connect_control
 from bus.credentials import CredentialIssuer
@@ -24,6 +25,8 @@ NODES = 20
 PREFIX = "back"
 WOKEN_WITHIN_S = 2.0
 RESUMED_WITHIN_S = 30.0
+PATIENCE_S = 600.0
+"""an operation or a monitor that has not gone on by then never will"""
 
 
 async def state_of(on: Stage, op_id: str) -> State:
@@ -57,7 +60,7 @@ async def wakes(on: Stage) -> list[float]:
         await on.http.post(f"/api/nodes/{name}/backends/install", json={"backend": "echo", "force": True})
         for name in names
     ]
-    operations = dict(zip(names, [answer.json()["jobID"] for answer in answers], strict=True))
+    operations = dict(zip(names, [answer.raise_for_status().json()["jobID"] for answer in answers], strict=True))
     await asyncio.gather(*(until_waiting(on, op_id) for op_id in operations.values()))
     bus = await connect_control(on.nats_url, CredentialIssuer(on.secret("nats-account-seed")), name="bench")
     await bus.subscribe(subjects.EVERY_HEARTBEAT, note)
@@ -86,9 +89,10 @@ async def resumption(on: Stage) -> float:
 
 
 async def main() -> None:
-    async with stage(port_base=27100) as on:
-        woken = await wakes(on)
-        resumed = await resumption(on)
+    async with stage() as on:
+        async with asyncio.timeout(PATIENCE_S):
+            woken = await wakes(on)
+            resumed = await resumption(on)
     lines = [
         verdict("woken after its node's first heartbeat, p50", p50(woken), bar=WOKEN_WITHIN_S, goal=1.0, unit="s"),
         verdict("woken after its node's first heartbeat, slowest", max(woken), bar=WOKEN_WITHIN_S, goal=1.5, unit="s"),
@@ -98,4 +102,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(main())

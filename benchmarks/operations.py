@@ -16,6 +16,7 @@ from nats.aio.msg import Msg
 from temporalio.client import Client
 
 from benchmarks.floor import QUEUE, BareCancel, BareOperation, floor
+from benchmarks.running import BenchmarkFailed, first_of_group, run
 from benchmarks.stage import Stage, at_once, p50, p99, simulated, stage, timed, verdict
 from bus.connection import Bus, connect_control
 from bus.credentials import CredentialIssuer
@@ -29,6 +30,8 @@ IN_FLIGHT = 50
 OPERATIONS = 500
 BACKENDS = 7
 """on each node; no divisor of the number of nodes, so that a node gets them in turn"""
+PATIENCE_S = 300.0
+"""an operation that has not begun or ended by then is stuck"""
 INSTANT = "instant"
 SLOW = "slow"
 INSTANT_PARTS = {"admission", "throughput", "memory"}
@@ -60,7 +63,7 @@ async def install(on: Stage, node: str) -> str:
     body = {"uri": "https://example.invalid/x.tar.gz", "name": next(NAMES), "sha256": "0" * 64, "force": True}
     answer = await on.http.post(f"/api/nodes/{node}/backends/install", json=body)
     if answer.is_error:
-        sys.exit(f"install on {node}: {answer.status_code} {answer.text}")
+        raise BenchmarkFailed(f"install on {node}: {answer.status_code} {answer.text}")
     op_id: str = answer.json()["jobID"]
     return op_id
 
@@ -69,12 +72,29 @@ class Ends:
     """Follows the event stream, and tells who waits that an operation ended."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, asyncio.Event] = {}
-        self.running: dict[str, float] = {}
+        self._ended: dict[str, asyncio.Event] = {}
+        self._begun: dict[str, asyncio.Event] = {}
         self.ticks: dict[tuple[str, int], float] = {}
 
-    def of(self, op_id: str) -> asyncio.Event:
-        return self._waiting.setdefault(op_id, asyncio.Event())
+    async def ended(self, *op_ids: str) -> None:
+        await self._all(self._ended, op_ids, "end")
+
+    async def begun(self, *op_ids: str) -> None:
+        """Until they run on their nodes; one that ends before that is an error."""
+        await self._all(self._begun, op_ids, "begin")
+        if early := [op_id for op_id in op_ids if op_id in self._ended and self._ended[op_id].is_set()]:
+            raise BenchmarkFailed(f"{len(early)} operations ended too early, {early[0]} among them")
+
+    @staticmethod
+    async def _all(events: dict[str, asyncio.Event], op_ids: Sequence[str], what: str) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                for op_id in op_ids:
+                    await events.setdefault(op_id, asyncio.Event()).wait()
+        except TimeoutError:
+            missing = [op_id for op_id in op_ids if not events.setdefault(op_id, asyncio.Event()).is_set()]
+            told = f"{len(missing)} operations did not {what} within {PATIENCE_S:.0f} s"
+            raise BenchmarkFailed(f"{told}, {missing[0]} among them") from None
 
     async def follow(self, on: Stage, ready: asyncio.Event) -> None:
         async with on.http.stream("GET", "/api/events", timeout=None) as stream:
@@ -82,19 +102,21 @@ class Ends:
                 ready.set()
                 if line.startswith("data:"):
                     self._note(json.loads(line[5:]))
+        raise BenchmarkFailed("the event stream has ended")
 
     def _note(self, data: dict[str, Any]) -> None:
         op_id, state = data["op_id"], data.get("state")
         if state is None:
             self.ticks.setdefault((op_id, data["bytes_done"]), time.perf_counter())
         elif state == State.RUNNING:
-            self.running[op_id] = time.perf_counter()
+            self._begun.setdefault(op_id, asyncio.Event()).set()
         elif state in ENDED:
-            self.of(op_id).set()
+            self._begun.setdefault(op_id, asyncio.Event()).set()
+            self._ended.setdefault(op_id, asyncio.Event()).set()
 
 
 async def whole(on: Stage, ends: Ends, node: str) -> None:
-    await ends.of(await install(on, node)).wait()
+    await ends.ended(await install(on, node))
 
 
 async def admission(on: Stage, client: Client, nodes: Sequence[str]) -> str:
@@ -127,7 +149,7 @@ async def batch_of_a_hundred(on: Stage, ends: Ends, nodes: Sequence[str]) -> str
     answer = await on.http.post("/api/batches", json={**body, "nodes": list(nodes), "max_parallel": 0})
     answer.raise_for_status()
     accepted = answer.json()
-    await asyncio.gather(*(ends.of(op_id).wait() for op_id in accepted["jobs"].values()))
+    await ends.ended(*accepted["jobs"].values())
     while not (await on.http.get(f"/api/batches/{accepted['batch_id']}")).json()["ended_at"]:
         await asyncio.sleep(0.05)
     took = time.perf_counter() - began
@@ -148,13 +170,12 @@ async def cancels(on: Stage, client: Client, ends: Ends, nodes: Sequence[str]) -
 
     theirs = await asyncio.gather(*(bare_cancel(number) for number in range(50)))
     ops = await asyncio.gather(*(install(on, node) for node in nodes[:50]))
-    while not all(op_id in ends.running for op_id in ops):
-        await asyncio.sleep(0.05)
+    await ends.begun(*ops)
 
     async def cancel(op_id: str) -> float:
         began = time.perf_counter()
         (await on.http.post(f"/api/operations/{op_id}/cancel", json={})).raise_for_status()
-        await ends.of(op_id).wait()
+        await ends.ended(op_id)
         return time.perf_counter() - began
 
     ours = await asyncio.gather(*(cancel(op_id) for op_id in ops))
@@ -167,16 +188,14 @@ async def cancels(on: Stage, client: Client, ends: Ends, nodes: Sequence[str]) -
 async def room(on: Stage, ends: Ends, nodes: Sequence[str]) -> list[str]:
     """Five hundred slow installs run; then somebody asks for one more, and cancels it."""
     crowd = await asyncio.gather(*(install(on, node) for node in nodes[:-1]))
-    while not all(op_id in ends.running for op_id in crowd):
-        await asyncio.sleep(0.1)
+    await ends.begun(*crowd)
     began = time.perf_counter()
     op_id = await install(on, nodes[-1])
-    while op_id not in ends.running:
-        await asyncio.sleep(0.01)
+    await ends.begun(op_id)
     sent = time.perf_counter() - began
     began = time.perf_counter()
     (await on.http.post(f"/api/operations/{op_id}/cancel", json={})).raise_for_status()
-    await ends.of(op_id).wait()
+    await ends.ended(op_id)
     stopped = time.perf_counter() - began
     return [
         verdict("one more install beside 500, until it runs on its node", sent, bar=2, goal=1, unit="s"),
@@ -195,7 +214,7 @@ async def progress(on: Stage, ends: Ends, asking: Bus, nodes: Sequence[str]) -> 
     await asking.subscribe(subjects.EVERY_PROGRESS, tick)
     ends.ticks.clear()
     ops = await asyncio.gather(*(install(on, node) for node in nodes))
-    await asyncio.gather(*(ends.of(op_id).wait() for op_id in ops))
+    await ends.ended(*ops)
     late = [at - at_bus[key] for key, at in ends.ticks.items() if key in at_bus]
     what = f"progress to the stream, p99 of {len(late)} ticks of {len(nodes)} operations"
     return verdict(what, p99(late) * 1e3, bar=150, goal=100, unit="ms")
@@ -245,13 +264,15 @@ async def with_slow_nodes(on: Stage, client: Client, asking: Bus, ends: Ends, pa
 async def main(parts: Collection[str]) -> None:
     async with stage() as on, floors(on) as (client, asking):
         ends, ready = Ends(), asyncio.Event()
-        following = asyncio.create_task(ends.follow(on, ready))
-        await ready.wait()
-        if INSTANT_PARTS.intersection(parts):
-            await with_instant_nodes(on, client, ends, parts)
-        await with_slow_nodes(on, client, asking, ends, parts)
-        following.cancel()
+        with first_of_group():
+            async with asyncio.TaskGroup() as tasks:
+                following = tasks.create_task(ends.follow(on, ready))
+                await ready.wait()
+                if INSTANT_PARTS.intersection(parts):
+                    await with_instant_nodes(on, client, ends, parts)
+                await with_slow_nodes(on, client, asking, ends, parts)
+                following.cancel()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:] or EVERY_PART))
+    run(main(sys.argv[1:] or EVERY_PART))

@@ -14,6 +14,7 @@ import psycopg
 from sqlalchemy import Dialect
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
+from benchmarks.running import run
 from benchmarks.stage import Stage, p50, stage, timed, verdict
 from bus.connection import Bus, connect_control
 from bus.credentials import CredentialIssuer
@@ -176,4 +177,4 @@ async def _bus(on: Stage) -> AsyncIterator[Bus]:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(main())

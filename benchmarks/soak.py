@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx2
 
+from benchmarks.running import run
 from benchmarks.stage import Stage, at_once, simulated, stage
 from bus.commands import NodeClient
 from bus.connection import connect_control
@@ -190,4 +191,4 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    run(main())

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import json
+import signal
 import statistics
 import subprocess
-import sys
 import sysconfig
 import tempfile
 import time
@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+
+from benchmarks.running import BenchmarkFailed, first_of_group
+from stack.ports import RANGE, is_free
 
 NODESMITH = str(Path(sysconfig.get_path("scripts")) / "nodesmith")
 
@@ -45,24 +48,42 @@ class Stage:
         return {each["name"]: each["pid"] for each in json.loads(told.stdout)["processes"]}
 
 
+def free_base() -> int:
+    """Ten free ports in a row: another benchmark, or a test, may run beside this one."""
+    bases = range(27000, 30000, RANGE)
+    return next(base for base in bases if all(is_free(port) for port in range(base, base + RANGE)))
+
+
 @contextlib.asynccontextmanager
-async def stage(*, port_base: int = 27000) -> AsyncIterator[Stage]:
+async def stage() -> AsyncIterator[Stage]:
     with tempfile.TemporaryDirectory(prefix="nodesmith-bench-") as folder:
         home = Path(folder) / "home"
-        command = [NODESMITH, "up", "--home", str(home), "--agents", "0", "--port-base", str(port_base)]
-        done = subprocess.run([*command, "--detach", "--json"], capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(done.stderr)
-        ready = json.loads(done.stdout)
-        token = Path(ready["token_file"]).read_text().strip()
-        limits = httpx2.Limits(max_connections=100, max_keepalive_connections=100)
+        command = [NODESMITH, "up", "--home", str(home), "--agents", "0", "--port-base", str(free_base())]
         try:
+            ready = await _started([*command, "--detach", "--json"])
+            token = Path(ready["token_file"]).read_text().strip()
+            limits = httpx2.Limits(max_connections=100, max_keepalive_connections=100)
+            headers = {"Authorization": f"Bearer {token}"}
             async with httpx2.AsyncClient(
-                base_url=ready["url"], headers={"Authorization": f"Bearer {token}"}, timeout=60, limits=limits
+                base_url=ready["url"], headers=headers, timeout=60, limits=limits, trust_env=False
             ) as http:
                 yield Stage(home, ready, http)
         finally:
             subprocess.run([NODESMITH, "down", "--home", str(home)], check=False, capture_output=True)
+
+
+async def _started(command: Sequence[str]) -> dict[str, Any]:
+    starting = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        said, complaint = await starting.communicate()
+    except asyncio.CancelledError:
+        starting.send_signal(signal.SIGINT)  # it stops what it has started so far
+        await starting.wait()
+        raise
+    if starting.returncode:
+        raise BenchmarkFailed(complaint.decode())
+    ready: dict[str, Any] = json.loads(said)
+    return ready
 
 
 @contextlib.asynccontextmanager
@@ -77,6 +98,8 @@ async def simulated(
         names = [f"{prefix}-{number}" for number in range(1, nodes + 1)]
         async with asyncio.timeout(180):
             while not await _all_healthy(stage, set(names)):
+                if player.poll() is not None:
+                    raise BenchmarkFailed(f"the simulated nodes {prefix}-* ended with exit code {player.returncode}")
                 await asyncio.sleep(0.5)
         yield names
     finally:
@@ -96,7 +119,7 @@ async def timed(action: Callable[[], Awaitable[Any]]) -> float:
 
 
 async def at_once(actions: Sequence[Callable[[], Awaitable[Any]]], in_flight: int) -> float:
-    """Run all of them, so many at a time; returns the seconds it took."""
+    """Run all of them, so many at a time; returns the seconds it took. The first that fails ends all."""
     gate = asyncio.Semaphore(in_flight)
 
     async def one(action: Callable[[], Awaitable[Any]]) -> None:
@@ -104,7 +127,10 @@ async def at_once(actions: Sequence[Callable[[], Awaitable[Any]]], in_flight: in
             await action()
 
     began = time.perf_counter()
-    await asyncio.gather(*(one(action) for action in actions))
+    with first_of_group():
+        async with asyncio.TaskGroup() as tasks:
+            for action in actions:
+                tasks.create_task(one(action))
     return time.perf_counter() - began
 
 

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
+from urllib.request import getproxies
 
 import httpx2
 from pydantic import BaseModel, ValidationError
 
 from cli.failures import UNREACHABLE, CommandFailed
 from contracts.http import Problem
+from runtime.proxies import is_loopback
 from runtime.trust import trusting
 
 Shape = TypeVar("Shape", bound=BaseModel)
@@ -48,7 +50,13 @@ class ApiClient:
         self.url = url.rstrip("/")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         trusted = trusting(ca_file) if self.url.startswith("https:") else True
-        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT, verify=trusted)
+        self._http = httpx2.Client(
+            base_url=self.url,
+            headers=headers,
+            timeout=_TIMEOUT,
+            verify=trusted,
+            trust_env=not is_loopback(self.url),  # a proxy is for other machines
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -152,11 +160,18 @@ def refusal(response: httpx2.Response) -> CommandFailed:
 
 def unreachable(url: str, error: httpx2.TransportError) -> CommandFailed:
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-        sentence, remedy = f"Nobody answers at {url}.", "Start Nodesmith with `nodesmith up` (or `make run`)."
+        sentence, remedy = f"Nobody answers at {url}.", _what_to_start(url)
     else:
         sentence = f"The connection to {url} broke ({type(error).__name__})."
         remedy = "Nothing that was accepted is lost: `nodesmith ops ls` shows it."
     return CommandFailed(sentence, remedy, code="unreachable", exit_code=UNREACHABLE, may_pass=True)
+
+
+def _what_to_start(url: str) -> str:
+    remedy = "Start Nodesmith with `nodesmith up` (or `make run`)."
+    if is_loopback(url) or not getproxies():
+        return remedy
+    return f"{remedy} A proxy is set in the environment: NO_PROXY={urlsplit(url).hostname} goes without it."
 
 
 def read(shape: type[Shape], answer: Any) -> Shape:

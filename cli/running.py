@@ -1,6 +1,7 @@
 """The life of one `up`: attached to a terminal or a pipe, or detached from both."""
 
 import asyncio
+import errno
 import json
 import os
 import shlex
@@ -157,6 +158,8 @@ def run_detached(options: Options, view: View) -> None:
         if not answer:
             _, status = os.waitpid(pid, 0)
             log.seek(before)
+            if home.is_full():  # what it said had no room in the log
+                raise home.unusable(OSError(errno.ENOSPC, "no space left on the device"))
             raise _failure(log.read(), os.waitstatus_to_exitcode(status))
     view.ready(json.loads(answer), detached=True)
 

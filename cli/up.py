@@ -112,7 +112,7 @@ def _look(place: Home) -> dict[str, Any]:
         "pid": pid,
         "url": connection.url if connection else "",
         "temporal_ui_url": connection.temporal_ui_url if connection else "",
-        "processes": [asdict(process) for process in record.read(place.processes_file)] if running else [],
+        "processes": [asdict(process) for process in record.observed(place.processes_file)] if running else [],
         **found,
         "logs": str(place.logs),
     }
@@ -129,7 +129,7 @@ def tell_status(console: Console, place: Home, found: dict[str, Any]) -> None:
     """Addresses and paths are not broken at the edge: somebody may copy them."""
     above = f"Nodesmith runs on {place.folder} (pid {found['pid']}), API at {found['url']}"
     console.print(escape(above), soft_wrap=True)
-    console.print(board.table(record.read(place.processes_file)))
+    console.print(board.table(record.observed(place.processes_file)))
     for line in (*board.sentences(found), f"Logs in {found['logs']}"):
         console.print(escape(line), soft_wrap=True)
 

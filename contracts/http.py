@@ -36,6 +36,8 @@ class Readiness(Shape):
     ready: bool
     missing: dict[str, str] = Field(default_factory=dict)
     """what does not answer -> what that means"""
+    degraded: dict[str, str] = Field(default_factory=dict)
+    """what does not work as it should, though requests are served -> what that means"""
 
 
 class SignInLink(Shape):

@@ -170,6 +170,10 @@ ERRORS: dict[str, Words] = {
     "node_away": Words("Nobody answers at the node.", "Start its agent, or look at its network."),
     "no_answer": Words("The node did not answer in time; it may have done it.", "Ask again."),
     "unavailable": Words("A server that this request needs does not answer.", "Try again; `/readyz` says which."),
+    "outcome_unknown": Words(
+        "A server did not answer: it is not known whether the request was carried out.",
+        "Ask again: the same request joins what runs already. `nodesmith ops ls` shows what runs.",
+    ),
 }
 
 _NUMBERED = re.compile(r"(attempt \d+(?: of \d+)?): (.*)", re.DOTALL)

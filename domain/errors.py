@@ -234,6 +234,12 @@ class ServiceUnavailable(NodesmithError):
     code = "unavailable"
 
 
+class OutcomeUnknown(ServiceUnavailable):
+    """A server was asked to change something and did not answer: it is not known whether it did."""
+
+    code = "outcome_unknown"
+
+
 class AlreadyRunning(NodesmithError):
     """Temporal has an open run of that workflow id."""
 

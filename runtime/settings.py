@@ -72,6 +72,10 @@ class ControlSettings(BaseSettings):
     control_slots: int = Field(default=200, gt=0)
     node_slots: int = Field(default=2000, gt=0)
     fleet_tick: Duration = timedelta(seconds=15)
+    monitor_check: Duration = timedelta(seconds=15)
+    """how often each worker checks that the fleet monitor runs"""
+    monitor_silence: Duration = timedelta(minutes=2)
+    """a monitor that completes no tick for so long (four ticks at least) is replaced"""
     history_kept: Duration = timedelta(days=90)
     """how long operations and batches are kept after their end"""
     log_level: str = "INFO"

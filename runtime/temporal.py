@@ -1,8 +1,6 @@
 """The Temporal client of a process, and operations as runs. No call here outlives its bound."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from datetime import timedelta
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from temporalio.api.enums.v1 import IndexedValueType
@@ -12,7 +10,6 @@ from temporalio.common import (
     Priority,
     SearchAttributePair,
     TypedSearchAttributes,
-    WorkflowIDConflictPolicy,
     WorkflowIDReusePolicy,
 )
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -24,7 +21,6 @@ from contracts import temporal as names
 from contracts.batches import BatchInput, BatchOrder
 from contracts.temporal import (
     CancelRequest,
-    FleetWatch,
     NodeBack,
     OperationInput,
     OperationResult,
@@ -35,24 +31,15 @@ from contracts.temporal import (
     Run,
     Wanted,
 )
-from domain.errors import AlreadyRunning, ServiceUnavailable
+from domain.errors import AlreadyRunning
 from domain.operation import Phase, State
-from domain.patience import Patience
 from runtime import starting
+from runtime.calls import Calls, is_unprepared
 from runtime.settings import ControlSettings
 from runtime.starting import Start
 
-CALL_LIMIT_S = 1.8
-"""A write answers within 2 s, also when Temporal does not."""
-BUSY_LIMIT_S = 10.0
-"""how long a call may wait for a Temporal that answers others"""
-LIST_LIMIT_S = 20.0
-_NO_ANSWER = (
-    RPCStatusCode.UNAVAILABLE,
-    RPCStatusCode.DEADLINE_EXCEEDED,
-    RPCStatusCode.CANCELLED,
-    RPCStatusCode.UNKNOWN,  # the link broke under the call
-)
+LIST_LIMIT_S = 60.0
+"""how long a list of all open runs may take"""
 INTERACTIVE = 2
 BATCHED = 4
 
@@ -92,8 +79,8 @@ class TemporalRuns:
     def __init__(self, client: Client, *, queue: str = names.CONTROL_QUEUE) -> None:
         self._client = client
         self.queue = queue
-        self._patience = Patience(silence_s=CALL_LIMIT_S, longest_s=BUSY_LIMIT_S)
-        self._list_patience = Patience(silence_s=LIST_LIMIT_S, longest_s=LIST_LIMIT_S)
+        self._calls = Calls(client)
+        self._lists = Calls(client, longest_s=LIST_LIMIT_S)
 
     async def start(self, request: OperationInput, *, intent: str) -> str:
         """Start the run and return its id, once per op_id; `AlreadyRunning` when another one has the lock."""
@@ -110,29 +97,24 @@ class TemporalRuns:
             memo={names.MEMO_OP_ID: asked.op_id, names.MEMO_INTENT: intent},
             priority=_priority(asked.batch_id),
         )
-        async with self._bounded():
+        async with self._calls.writing():
             return await starting.start(self._client, start)
 
     async def describe(self, workflow_id: str, run_id: str | None = None) -> Run | None:
         """What Temporal knows of that run (the latest when none is named); None when it knows nothing."""
-        try:
-            async with self._bounded():
-                return await _run(await self._client.get_workflow_handle(workflow_id, run_id=run_id).describe())
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return None
-            raise
+        async with self._calls.reading():
+            return await described(self._client, workflow_id, run_id)
 
     async def result(self, workflow_id: str, run_id: str) -> OperationResult | None:
         """What a closed run returned, or failed with; None when it was terminated, deleted or reset away."""
         handle = self._client.get_workflow_handle(workflow_id, run_id=run_id or None, result_type=OperationResult)
         try:
-            async with self._bounded():
+            async with self._calls.reading():
                 result: OperationResult = await handle.result()
         except WorkflowFailureError as error:
             return _failed_with(error)
         except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
+            if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):  # no such run, or no run id
                 return None
             raise
         return result
@@ -172,7 +154,7 @@ class TemporalRuns:
             reuse=WorkflowIDReusePolicy.REJECT_DUPLICATE,
         )
         try:
-            async with self._bounded():
+            async with self._calls.writing():
                 return await starting.start(self._client, start)
         except AlreadyRunning as known:
             return known.run_id
@@ -185,28 +167,16 @@ class TemporalRuns:
         """Every open operation of these workers. Visibility lags: describe before believing that one is missing."""
         ours = f"WorkflowType = '{names.BACKEND_OPERATION}' AND TaskQueue = '{names.node_queue(self.queue)}'"
         query = f"{ours} AND ExecutionStatus = 'Running'"
-        async with self._bounded(self._list_patience):
+        async with self._lists.reading():
             return [await _run(execution) async for execution in self._client.list_workflows(query)]
-
-    async def keep_watch(self, watch: FleetWatch) -> None:
-        """Make sure that the fleet monitor runs; whoever comes second joins."""
-        await self._client.start_workflow(
-            names.FLEET_MONITOR,
-            watch,
-            id=names.FLEET_MONITOR_ID,
-            task_queue=self.queue,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            static_summary="Wakes waiting operations, repairs rows, stops orphans",
-        )
 
     async def ping(self) -> None:
         """Raise `ServiceUnavailable` when Temporal does not answer."""
-        async with self._bounded():
-            await self._client.service_client.check_health(timeout=timedelta(seconds=1))
+        await self._calls.ping()
 
     async def _signal(self, workflow_id: str, name: str, payload: Payload) -> bool:
         try:
-            async with self._bounded():
+            async with self._calls.writing():
                 await self._client.get_workflow_handle(workflow_id).signal(name, payload)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
@@ -214,36 +184,15 @@ class TemporalRuns:
             raise
         return True
 
-    @asynccontextmanager
-    async def _bounded(self, patience: Patience | None = None) -> AsyncIterator[None]:
-        """`rpc_timeout` bounds one attempt only, so the whole call is bounded here."""
-        patience = patience or self._patience
-        try:
-            async with patience.bounded():
-                yield
-        except TimeoutError:
-            raise ServiceUnavailable("Temporal does not answer.", server="temporal") from None
-        except RPCError as error:
-            if error.status in _NO_ANSWER:
-                raise ServiceUnavailable("Temporal does not answer.", server="temporal") from error
-            if _is_unprepared(error):
-                raise ServiceUnavailable(f"Temporal is not prepared yet: {error.message}", server="temporal") from error
-            patience.answered()
-            raise
-        except AlreadyRunning:
-            patience.answered()
-            raise
-        except RuntimeError as error:  # a lazy client that never connected says it this way
-            raise ServiceUnavailable("Temporal does not answer.", server="temporal") from error
-        patience.answered()
 
-
-def _is_unprepared(error: RPCError) -> bool:
-    """A server that has just started knows neither the namespace nor our search attributes; no code says so."""
-    said = error.message.startswith("Namespace ")
-    if error.status is RPCStatusCode.NOT_FOUND:
-        return said
-    return error.status is RPCStatusCode.INVALID_ARGUMENT and said and "search attribute" in error.message
+async def described(client: Client, workflow_id: str, run_id: str | None = None) -> Run | None:
+    """The run as Temporal describes it; None when it knows none."""
+    try:
+        return await _run(await client.get_workflow_handle(workflow_id, run_id=run_id).describe())
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND and not is_unprepared(error):
+            return None
+        raise
 
 
 async def _run(execution: WorkflowExecution) -> Run:

@@ -25,6 +25,7 @@ from contracts.node_http import NodeView, RegisterRequest
 from contracts.operation_http import HoldView, OperationFilter, OperationView
 from contracts.temporal import (
     CancelRequest,
+    FleetWatch,
     OperationInput,
     OperationRequest,
     OperationResult,
@@ -33,6 +34,7 @@ from contracts.temporal import (
     Run,
 )
 from domain.artifact import Artifact
+from domain.monitor import MonitorTick
 from domain.node import HeardNode, NatsCredential
 from domain.operation import Phase, Reason, State
 from domain.selector import EVERYTHING, Selector
@@ -135,6 +137,21 @@ class OperationRuns(Protocol):
     async def start_batch(self, batch: BatchInput) -> str: ...
     async def order_batch(self, batch_id: str, signal: str, order: BatchOrder) -> bool: ...
     async def open_runs(self) -> Sequence[Run]: ...
+
+
+class MonitorTicks(Protocol):
+    """When the fleet monitor last completed a tick."""
+
+    async def write(self, run_id: str) -> None: ...
+    async def last(self) -> MonitorTick | None: ...
+
+
+class MonitorRuns(Protocol):
+    """The run of the fleet monitor. Every call is bounded; `ServiceUnavailable` when Temporal does not answer."""
+
+    async def find(self) -> Run | None: ...
+    async def start(self, watch: FleetWatch) -> None: ...
+    async def terminate(self, run_id: str, reason: str) -> None: ...
 
 
 class InventoryTable(Protocol):

@@ -132,7 +132,8 @@ async def run_once(program: Program, stdin: str = "") -> str:
     output, _ = await process.communicate(stdin.encode())
     text = output.decode(errors="replace").strip()
     if process.returncode != 0:
-        program.log.write_text(text + "\n")
+        with contextlib.suppress(OSError):  # the reason matters more than its log
+            program.log.write_text(text + "\n")
         raise StackError(
             f"{program.name} failed with exit code {process.returncode}: {last_words(text)}",
             remedy=f"The whole message is in {program.log}.",

@@ -1,5 +1,6 @@
 """The home folder: where it is, what lies where in it, and how a client finds the API through it."""
 
+import errno
 import json
 import os
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from stack.errors import StackError
 from stack.files import read_json, write_private
 
 NAME = ".nodesmith"
+ROOM_FOR_A_NEW_HOME = 100 * 1024 * 1024
+ROOM_TO_START = 4 * 1024 * 1024
+"""bytes that must be free before anything is begun"""
 
 
 def find_home(chosen: Path | None = None) -> Path:
@@ -50,11 +54,29 @@ class Home:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.secrets.chmod(0o700)
         except OSError as error:
-            raise StackError(
-                f"The home folder {self.folder} cannot be used: {error.strerror}.",
-                remedy="Choose another with --home, or become its owner.",
-            ) from error
+            raise self.unusable(error) from error
+        self._check_room(ROOM_FOR_A_NEW_HOME if fresh else ROOM_TO_START)
         return fresh
+
+    def unusable(self, error: OSError) -> StackError:
+        if error.errno == errno.ENOSPC:
+            return _no_space(self.folder, error.strerror or "")
+        return StackError(
+            f"The home folder {self.folder} cannot be used: {error.strerror}.",
+            remedy="Choose another with --home, or become its owner.",
+        )
+
+    def is_full(self) -> bool:
+        return self._room() < ROOM_TO_START
+
+    def _check_room(self, needed: int) -> None:
+        if (room := self._room()) < needed:
+            told = f"{room // 1024**2} MB are free, and a start needs {needed // 1024**2} MB"
+            raise _no_space(self.folder, f"no space left: {told}")
+
+    def _room(self) -> int:
+        disk = os.statvfs(self.folder)
+        return disk.f_frsize * (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail)
 
     @property
     def secrets(self) -> Path:
@@ -131,3 +153,10 @@ class Home:
             temporal_ui_url=fields.get("temporal_ui_url", ""),
             ca_file=self.folder / fields["ca_file"] if "ca_file" in fields else None,
         )
+
+
+def _no_space(folder: Path, why: str) -> StackError:
+    return StackError(
+        f"The disk of the home folder {folder} is full ({why}).",
+        remedy="Free some space there, or choose a home on another disk with --home.",
+    )

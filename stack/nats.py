@@ -44,7 +44,8 @@ class NatsServer:
         host = f"[{self._host}]" if ":" in self._host else self._host
         accounts = str(self.folder / "accounts")
         text = server_config(self.trust, host=host, port=self.port, accounts=accounts, extra=f"{_EXTRA}\n{self._tls()}")
-        write_private(self._config, text)
+        if not self._config.exists() or self._config.read_text() != text:  # a restart needs no room on the disk
+            write_private(self._config, text)
 
     def _tls(self) -> str:
         if self.certificates is None:

@@ -39,8 +39,8 @@ async def start(
     """Start a server and return once it serves; `StackError` with its own last words if it does not."""
     await server.prepare()
     child = await Child.start(server.program())
-    started(child)
     try:
+        started(child)
         await until_answered(server, child, patience=patience)
         await server.settle()
     except BaseException:

@@ -12,6 +12,8 @@ from stack.errors import StackError
 from stack.record import Condition, ProcessState
 from stack.servers import Server
 
+TELL_AGAIN = 1.0
+"""how often a state is told again that could not be written down"""
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 10.0
 _STEADY_AFTER = 30.0
@@ -95,6 +97,7 @@ class Supervisor:
         self._changed = changed
         self._stop_patience = stop_patience
         self._groups: list[list[Keeper]] = []
+        self._telling_again: asyncio.TimerHandle | None = None
 
     @property
     def states(self) -> list[ProcessState]:
@@ -126,9 +129,25 @@ class Supervisor:
         for group in reversed(self._groups):
             await asyncio.gather(*(keeper.stop() for keeper in group))
         self._groups.clear()
+        self._tell_again_later(is_needed=False)
 
     def _keeper(self, server: Server) -> Keeper:
-        return Keeper(server, lambda: self._changed(self.states), stop_patience=self._stop_patience)
+        return Keeper(server, self._tell, stop_patience=self._stop_patience)
+
+    def _tell(self) -> None:
+        """A full disk must not end the keeping of processes: what could not be written is written later."""
+        try:
+            self._changed(self.states)
+        except OSError:
+            self._tell_again_later(is_needed=True)
+        else:
+            self._tell_again_later(is_needed=False)
+
+    def _tell_again_later(self, *, is_needed: bool) -> None:
+        if self._telling_again is not None:
+            self._telling_again.cancel()
+        loop = asyncio.get_running_loop()
+        self._telling_again = loop.call_later(TELL_AGAIN, self._tell) if is_needed else None
 
 
 def _obituary(code: int, child: Child) -> str:

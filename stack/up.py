@@ -1,6 +1,7 @@
 """The whole system on one machine: servers, then api and worker, then agents; approved and ready to use."""
 
 import asyncio
+import errno
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -79,6 +80,20 @@ class Stack:
         return self._supervisor.states
 
     async def start(self) -> Ready:
+        """`StackError` when it cannot be; a full disk is named, whoever noticed it."""
+        try:
+            return await self._start()
+        except OSError as error:
+            if error.errno != errno.ENOSPC and error.filename is None:  # not of a file
+                raise
+            raise self.home.unusable(error) from error
+        except StackError as error:
+            if self.home.folder.exists() and self.home.is_full():
+                full = OSError(errno.ENOSPC, f"no space left; {error.message}")
+                raise self.home.unusable(full) from error
+            raise
+
+    async def _start(self) -> Ready:
         began = time.monotonic()
         plan = self._claim()
         api = LocalApi(self._connection(plan))

@@ -110,6 +110,16 @@ class HeartbeatSinkRow(Base):
     last_listened: Mapped[datetime]
 
 
+class MonitorTickRow(Base):
+    """When a monitor last completed a tick, and which of its runs did so."""
+
+    __tablename__ = "monitor_ticks"
+
+    monitor: Mapped[str] = mapped_column(primary_key=True)
+    run_id: Mapped[str]
+    ticked_at: Mapped[datetime]
+
+
 class OperationRow(Base):
     """The projection of one operation. No foreign key to nodes: history outlives a node."""
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from stack.home import Home
+from stack.lock import HomeLock
+
 ROOT = Path(__file__).parents[1]
 PYTHON = """#!/bin/bash
 [ "$1" = -c ] || {{ echo "$@" >> {log}; [ "$2" != venv ] || {venv}; exit 0; }}
@@ -37,8 +40,8 @@ class Machine:
         path.chmod(0o755)
         return path
 
-    def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
-        environment = {"PATH": str(self._folder / "bin")}
+    def run(self, *command: str, **more: str) -> "subprocess.CompletedProcess[str]":
+        environment = {"PATH": str(self._folder / "bin"), **more}
         return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
 
 
@@ -95,3 +98,80 @@ def test_one_that_is_whole_is_kept(machine: Machine, tmp_path: Path) -> None:
     assert machine.run("tools/setup", str(tmp_path / "venv")).returncode == 0
     assert "-m venv" not in machine.asked.read_text()
     assert os.access(whole / "python", os.X_OK)
+
+
+@pytest.fixture
+def whole(machine: Machine, tmp_path: Path) -> Path:
+    """The programs of an environment that is there already."""
+    folder = tmp_path / "venv" / "bin"
+    folder.mkdir(parents=True)
+    shutil.copy2(machine.python("python3", "3.12"), folder / "python")
+    return folder
+
+
+def program(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/bash\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_uv_trusts_what_the_system_trusts(machine: Machine, tmp_path: Path, whole: Path) -> None:
+    """A company's CA is in the system's store; the roots that uv brings do not know it."""
+    program(whole / "uv", f'echo "uv $UV_SYSTEM_CERTS $*" >> {machine.asked}')
+    assert machine.run("tools/setup", str(tmp_path / "venv")).returncode == 0
+    assert machine.asked.read_text().count("uv true pip install") == 2
+
+
+def test_where_uv_does_not_succeed_pip_goes_on(machine: Machine, tmp_path: Path, whole: Path) -> None:
+    program(whole / "uv", f'echo "uv $*" >> {machine.asked}; exit 1')
+    done = machine.run("tools/setup", str(tmp_path / "venv"))
+    assert done.returncode == 0, done.stderr
+    assert "going on with pip" in done.stdout
+    asked = machine.asked.read_text()
+    assert asked.count("uv pip install") == 1, "it is not asked again"
+    assert "-m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock" in asked
+    assert "-m pip install --quiet --disable-pip-version-check --no-deps" in asked
+
+
+def test_pip_is_tried_again_with_the_certificates_of_the_system(machine: Machine, tmp_path: Path, whole: Path) -> None:
+    program(whole / "uv", "exit 1")
+    bundle = tmp_path / "bundle.pem"
+    bundle.touch()
+    says_whom = f'echo "pip with $PIP_CERT: $*" >> {machine.asked}'
+    program(whole / "python", f'[ "$3" != install ] || {{ {says_whom}; [ -n "$PIP_CERT" ]; }}')
+    done = machine.run("tools/setup", str(tmp_path / "venv"), SSL_CERT_FILE=str(bundle))
+    assert done.returncode == 0, done.stderr
+    assert f"pip with {bundle}: -m pip install" in machine.asked.read_text()
+    assert f"with the certificates of {bundle}" in done.stderr
+
+
+def test_what_neither_can_install_ends_with_an_error(machine: Machine, tmp_path: Path, whole: Path) -> None:
+    program(whole / "uv", "exit 1")
+    program(whole / "python", '[ "$3" != install ]')
+    assert machine.run("tools/setup", str(tmp_path / "venv"), PIP_CERT="/given").returncode != 0
+
+
+def make_clean(tmp_path: Path) -> "subprocess.CompletedProcess[str]":
+    command = ["make", "clean", f"VENV={tmp_path / 'venv'}", f"HOME_DIR={tmp_path / 'home'}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def test_make_clean_refuses_under_a_running_system(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.create()
+    (tmp_path / "venv").mkdir()
+    lock = HomeLock.acquire(home.lock_file)
+    refused = make_clean(tmp_path)
+    assert refused.returncode != 0
+    assert f"Nodesmith runs on {home.folder} (pid {os.getpid()})" in refused.stderr
+    assert f"{tmp_path / 'venv'}/bin/nodesmith down --home {home.folder}" in refused.stderr
+    assert (home.secrets.is_dir(), (tmp_path / "venv").is_dir()) == (True, True)
+    lock.release()
+    assert make_clean(tmp_path).returncode == 0
+    assert (home.folder.exists(), (tmp_path / "venv").exists()) == (False, False)
+
+
+def test_make_clean_is_not_stopped_by_what_a_killed_system_left(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "up.pid").write_text("1\n")
+    assert make_clean(tmp_path).returncode == 0
+    assert not (tmp_path / "home").exists()

@@ -26,6 +26,7 @@ from contracts import temporal as names
 from contracts.temporal import FleetWatch
 from domain.errors import ServiceUnavailable
 from runtime import logs, process
+from runtime.monitor import MonitorRun
 from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect, prepare_namespace
 from runtime.trust import trusting
@@ -34,6 +35,7 @@ from services.identity import Impostors
 from services.inventory import Inventory
 from services.lifecycle import Lifecycle
 from services.liveness import Liveness
+from services.monitoring import MonitorGuard
 from services.repair import Repair
 from services.retention import Retention
 from services.revocation import Revocation
@@ -45,12 +47,14 @@ from store.history import History
 from store.inventory import InventoryTable
 from store.labels import Labels
 from store.life import NodeLife
+from store.monitor import MonitorTicks
 from store.nodes import Nodes
 from store.operations import OperationTable
 from store.permits import PermitTable
 from store.voices import Voices
 from workers.bridge import Gauges, OutcomeBridge
 from workers.inventory import InventoryKeeper, LabelKeeper
+from workers.monitor import MonitorKeeper
 from workers.registry import WORKFLOWS, control_activities, node_activities
 from workers.sandbox import Sandbox
 
@@ -100,7 +104,10 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
     batches = BatchActivities(Gate(operations, runs), nodes, operations, runs, Batches(database))
     lifecycle = Lifecycle(nodes, life, runs, presence, _now, Revocation(Voices(database), None, _now))
     retention = Retention(History(database), AuditTrail(database), _now, settings.history_kept)
-    fleet = FleetActivities(Repair(nodes, operations, runs, link, _now), lifecycle, retention)
+    ticks = MonitorTicks(database)
+    fleet = FleetActivities(Repair(nodes, operations, runs, link, _now), lifecycle, retention, ticks)
+    watch = FleetWatch(tick=settings.fleet_tick)
+    guard = MonitorGuard(ticks, MonitorRun(temporal), watch, settings.monitor_silence)
     async with (
         Worker(
             temporal,
@@ -130,9 +137,9 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
             HeartbeatSink(bus, liveness.heard).run(asyncio.Event()),
             InventoryKeeper(Inventory(InventoryTable(database), link, _now)).run(),
             LabelKeeper(Labels(database)).run(),
+            MonitorKeeper(guard, every=settings.monitor_check.total_seconds()).run(),
         ),
     ):
-        await runs.keep_watch(FleetWatch(tick=settings.fleet_tick))
         yield
     await link.close()
 

@@ -17,7 +17,7 @@ async def alive() -> Message:
 
 @router.get("/readyz", responses={503: {"model": Readiness, "description": "Something is missing"}})
 async def ready(parts: PartsOf, response: Response) -> Readiness:
-    """Whether everything answers that is needed, and what does not."""
+    """Whether everything answers that is needed, and what does not; `degraded` names the rest, with a 200."""
     readiness = await parts.health.readiness()
     if not readiness.ready:
         response.status_code = 503

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -12,8 +13,19 @@ from agent.played import Totals
 from agent.registration import CredentialRefused
 from agent.simulator import SimulationOptions, run_simulation
 from bus.commands import NodeClient
-from contracts.messages import Answer, CancelAnswer, CancelCommand, Command, Outcome, Progress, Result
-from domain.errors import NodeAway
+from bus.presence import Presence
+from contracts.messages import (
+    Answer,
+    CancelAnswer,
+    CancelCommand,
+    Command,
+    Outcome,
+    Progress,
+    Result,
+    StopOrder,
+    StopWhy,
+)
+from domain.errors import NoAnswer, NodeAway
 from domain.operation import Kind
 from tests.agent.nodes import LONG
 from tests.agent.waiting import until
@@ -55,8 +67,8 @@ async def answering(control: NodeClient, node_id: str) -> None:
     async with asyncio.timeout(60):
         while True:
             try:
-                await control.list_backends(node_id, within=LONG)
-            except NodeAway:
+                await control.list_backends(node_id, within=1)
+            except (NodeAway, NoAnswer):  # it renews its credential
                 await asyncio.sleep(0.02)
             else:
                 return
@@ -149,3 +161,40 @@ async def test_played_localai_workers_answer_at_the_end(control_plane: Web, cont
 async def test_a_wrong_token_ends_the_simulation_with_its_reason(control_plane: Web, options):
     with pytest.raises(CredentialRefused):
         await run_simulation(replace(options, registration_token="wrong"), asyncio.Event())
+
+
+@pytest.mark.parametrize("protocol", [1, 2])
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_a_removed_node_ends_and_the_others_go_on(
+    control_plane: Web, control: NodeClient, options, capsys, protocol: int, is_told: bool
+):
+    """It is told over NATS, or learns it when it renews its credential."""
+    control_plane.lifetime = timedelta(hours=24) if is_told else timedelta(seconds=3)
+    async with playing(replace(options, protocol=protocol)) as running:
+        await all_linked(control_plane, control, 3)
+        removed, other = control_plane.nodes["sim-1"], control_plane.nodes["sim-2"]
+        control_plane.removed.add(removed.credential)
+        if is_told:
+            await Presence(control._bus).stop(removed.id, StopOrder(why=StopWhy.REMOVED))
+        said: list[str] = []
+        await until(lambda: "sim-1 was removed" in "".join(heard(capsys, said)), within=60, pause=0.02)
+        assert not running.done()
+        await answering(control, other.id)
+    assert running.result().removed == 1
+
+
+async def test_a_simulation_whose_nodes_are_all_removed_is_over(
+    control_plane: Web, control: NodeClient, options, capsys
+):
+    async with playing(options) as running:
+        await all_linked(control_plane, control, 3)
+        for node in list(control_plane.nodes.values()):
+            control_plane.removed.add(node.credential)
+            await Presence(control._bus).stop(node.id, StopOrder(why=StopWhy.REMOVED))
+        assert (await asyncio.wait_for(asyncio.shield(running), LONG)).removed == 3
+    assert "sim-1 was removed" in capsys.readouterr().out
+
+
+def heard(capsys: pytest.CaptureFixture[str], said: list[str]) -> list[str]:
+    said.append(capsys.readouterr().out)
+    return said

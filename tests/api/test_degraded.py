@@ -26,6 +26,7 @@ from stack.nats import NatsServer
 from stack.postgres import PostgresServer
 from stack.temporal import TemporalServer
 from tests.api.station import ADMIN_TOKEN, Api, bearer, composed, ready, settings_for, until
+from tests.runtime.test_temporal import linked
 from tests.servers import NatsForTests, free_port
 from tests.store.transitions import a_request, transition
 
@@ -67,6 +68,46 @@ async def test_without_temporal_writes_are_refused_and_lists_are_served(without_
     readiness = await asked(api, "GET", "/readyz")
     assert readiness.status_code == 503
     assert "no operation can be started" in readiness.json()["missing"]["temporal"]
+
+
+async def test_a_write_that_was_never_sent_to_temporal_leaves_no_audit_row(without_temporal: Api) -> None:
+    api, node = without_temporal, await without_temporal.approved_node()
+    running, failed = a_request(node_id=node["id"]), a_request(node_id=node["id"])
+    await api.parts.operations.record(transition(running, State.RUNNING), transition(failed, State.FAILED))
+    newest = await newest_entry(api)
+    for path, body in (
+        (f"/api/nodes/{node['id']}/backends/install", {"backend": "echo"}),
+        ("/api/batches", {"backend": "echo", "nodes": [node["name"]]}),
+        (f"/api/operations/{running.op_id}/cancel", {}),
+        (f"/api/operations/{running.op_id}/pause", {}),
+        (f"/api/operations/{failed.op_id}/retry", {}),
+        ("/backends/apply", {"id": "echo"}),
+    ):
+        answer = await asked(api, "POST", path, json=body)
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable"), answer.text
+    assert await newest_entry(api) == newest
+
+
+async def test_a_write_that_temporal_may_have_carried_out_is_told_as_unknown(
+    api: Api, settings: ControlSettings
+) -> None:
+    async with linked(settings.temporal_address) as (link, runs):
+        gate = Gate(api.parts.operations, runs)
+        async with served_with(api, gate) as breaking:
+            path = f"/api/nodes/{(await api.approved_node())['id']}/backends/install"
+            await runs.ping()
+            link.cut = True
+            answer = await asked(breaking, "POST", path, json={"backend": "echo"})
+    assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
+    assert "not known whether" in answer.json()["detail"]
+    assert "Ask again" in answer.json()["remedy"]
+    entry = (await api.http.get("/api/audit")).json()["entries"][0]
+    assert (entry["action"], entry["outcome"]) == ("nodes.backends.install", "unknown")
+
+
+async def newest_entry(api: Api) -> int:
+    newest: int = (await api.http.get("/api/audit")).json()["entries"][0]["id"]
+    return newest
 
 
 async def test_without_temporal_every_write_to_a_run_is_refused(without_temporal: Api) -> None:
@@ -143,7 +184,12 @@ async def with_namespace(api: Api, settings: ControlSettings) -> AsyncIterator[t
 
 @asynccontextmanager
 async def on_temporal(api: Api, client: Client) -> AsyncIterator[Api]:
-    gate = Gate(api.parts.operations, TemporalRuns(client, queue="nobody"))
+    async with served_with(api, Gate(api.parts.operations, TemporalRuns(client, queue="nobody"))) as other:
+        yield other
+
+
+@asynccontextmanager
+async def served_with(api: Api, gate: Gate) -> AsyncIterator[Api]:
     parts = replace(api.parts, admission=replace(api.parts.admission, gate=gate))
     transport = httpx2.ASGITransport(app=create_app(parts))
     async with httpx2.AsyncClient(transport=transport, base_url=api.url, headers=bearer(ADMIN_TOKEN)) as http:

@@ -47,6 +47,30 @@ def test_an_error_page_of_a_proxy_becomes_a_sentence_too(script: ScriptedApi, ap
         api.get("/api/nodes")
 
 
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"])
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:9", "socks5://127.0.0.1:9"])
+def test_the_api_on_this_machine_is_asked_without_a_proxy(
+    script: ScriptedApi, monkeypatch: pytest.MonkeyPatch, variable: str, proxy: str
+) -> None:
+    monkeypatch.setenv(variable, proxy)
+    script.on("/api/nodes", as_json([]))
+    with ApiClient(script.url, "secret") as api:
+        assert api.get("/api/nodes") == []
+
+
+def test_an_api_elsewhere_is_asked_through_the_proxy_and_a_dead_one_is_named(
+    script: ScriptedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", script.url)
+    script.on("http://nodesmith.example/api/nodes", as_json([]))
+    with ApiClient("http://nodesmith.example", "secret") as api:
+        assert api.get("/api/nodes") == []
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with ApiClient("http://nodesmith.example", "secret") as api, pytest.raises(CommandFailed) as failed:
+        api.get("/api/nodes")
+    assert "NO_PROXY=nodesmith.example" in failed.value.remedy
+
+
 def test_nobody_listening_says_how_to_start() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

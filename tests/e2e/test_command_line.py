@@ -3,6 +3,8 @@
 import asyncio
 import json
 import subprocess
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +28,23 @@ async def test_the_line_to_try_works(fleet: Fleet) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("succeeded: install echo 2 on agent-1")
     assert (fleet.live("agent-1", "echo") / "run.sh").is_file()
+
+
+async def test_every_way_to_the_api_works_with_a_dead_proxy_in_the_environment(fleet: Fleet) -> None:
+    """Lists, a stream, an upload and a node that joins: all of them go to this machine."""
+    dead = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    behind = Fleet(replace(fleet.machine, environment={**dead, "NO_PROXY": ""}))
+    assert await answer(behind, "nodes", "ls")
+    assert (await answer(behind, "status"))["fleet"] is not None
+    watched = await run(behind, "backends", "install", "echo", "--on", "agent-1", "--force", "--watch")
+    assert watched.returncode == 0, watched.stderr
+    invite = await answer(behind, "nodes", "invite")
+    home = str(fleet.machine.folder.parent / "joined-behind-a-proxy")
+    joining = ["agent", "join", fleet.url, invite["token"], "--name", "behind-a-proxy", "--no-run"]
+    joined = await asyncio.to_thread(replace(behind.machine, folder=Path(home)).run, *joining)
+    assert joined.returncode == 0, joined.stderr
+    assert await answer(behind, "nodes", "rm", "behind-a-proxy")
+    await behind.http.aclose()
 
 
 async def test_nodes_are_listed_and_shown_by_name_and_by_id(fleet: Fleet) -> None:

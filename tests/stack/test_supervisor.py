@@ -1,6 +1,7 @@
 """The supervisor on small real processes: restart, order, and nobody left behind."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -70,6 +71,12 @@ class Changes:
         self.seen += [(state.name, state.condition) for state in states]
         self._news.set()
 
+    async def until_told(self, name: str, condition: Condition) -> None:
+        async with asyncio.timeout(30):
+            while (name, condition) not in self.seen:
+                self._news.clear()
+                await self._news.wait()
+
     async def until(self, process: ProcessState, condition: Condition, restarts: int) -> None:
         async with asyncio.timeout(30):
             while process.condition is not condition or process.restarts < restarts:
@@ -95,6 +102,31 @@ async def test_a_process_that_dies_is_restarted_and_counted(tmp_path: Path):
     assert (other.pid, other.restarts) == (beside, 0)
     await supervisor.stop()
     assert not psutil.pid_exists(beside or 0)
+
+
+async def test_a_process_comes_back_though_its_state_cannot_be_written_down(tmp_path: Path):
+    """The disk is full for a while; what was not written is written later."""
+    told, is_full = Changes(), asyncio.Event()
+
+    def changed(states: list[ProcessState]) -> None:
+        if is_full.is_set():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        told(states)
+
+    supervisor = Supervisor(changed)
+    await supervisor.start([Script(tmp_path, "one")])
+    (one,) = supervisor.states
+    first = one.pid
+    is_full.set()
+    os.kill(first or 0, signal.SIGKILL)
+    async with asyncio.timeout(30):
+        while one.restarts < 1 or one.condition is not Condition.RUNNING:  # noqa: ASYNC110 - nobody can be told
+            await asyncio.sleep(0.05)
+    told.seen.clear()
+    is_full.clear()
+    await told.until_told("one", Condition.RUNNING)
+    assert one.pid not in (None, first)
+    await supervisor.stop()
 
 
 async def test_a_restarted_process_is_given_all_the_time_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -168,6 +200,31 @@ def test_a_child_that_outlived_a_killed_up_is_ended_by_the_next_one(tmp_path: Pa
         assert left.wait(10) == -signal.SIGKILL
         assert foreign.poll() is None
         foreign.kill()
+
+
+def test_a_process_that_is_gone_is_not_told_as_running(tmp_path: Path):
+    """What is written down may be old: the disk was full when it died."""
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    ours = os.getpid()
+    states = [
+        ProcessState("gone", Condition.RUNNING, pid=gone.pid, born=1.0),
+        ProcessState("here", Condition.RUNNING, pid=ours, born=record.birth(ours)),
+        ProcessState("between", Condition.RESTARTING, restarts=3, last_words="exit code 1"),
+    ]
+    record.write(tmp_path / "processes.json", states)
+    told = record.observed(tmp_path / "processes.json")
+    conditions = [process.condition for process in told]
+    assert conditions == [Condition.RESTARTING, Condition.RUNNING, Condition.RESTARTING]
+    assert (told[0].pid, told[2].last_words) == (None, "exit code 1")
+
+
+def test_states_are_written_down_in_place_when_there_is_no_room_for_a_new_file(tmp_path: Path):
+    path = tmp_path / "processes.json"
+    record.write(path, [ProcessState("one")])
+    (tmp_path / "processes.json.new").mkdir()  # so that no new file can be made
+    record.write(path, [ProcessState("one", Condition.RUNNING, restarts=1)])
+    assert record.read(path) == [ProcessState("one", Condition.RUNNING, restarts=1)]
 
 
 def words_of(process: psutil.Process) -> list[str]:

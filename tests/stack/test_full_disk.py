@@ -1,0 +1,79 @@
+"""A disk that is full: what dies comes back, `status` tells the truth, and `up` says why it does not start."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stack.home import ROOM_FOR_A_NEW_HOME, ROOM_TO_START
+from tests.stack.commands import Machine
+from tests.stack.disks import MB, SmallDisk, small_disk
+from tests.stack.waiting import until
+
+pytestmark = [pytest.mark.private_stack, pytest.mark.timeout(300)]
+
+KILLED = ("postgres", "nats", "api")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "disk", megabytes=300) as disk:
+        yield disk
+
+
+@pytest.fixture
+def machine(disk: SmallDisk) -> Iterator[Machine]:
+    machine = Machine(disk.folder / "home")
+    yield machine
+    machine.down()
+
+
+def seen(machine: Machine) -> dict[str, bool]:
+    """Which processes `status` calls running; none of them may be gone."""
+    processes = machine.status()["processes"]
+    running = [process for process in processes if process["condition"] == "running"]
+    dead = [process["name"] for process in running if not psutil.pid_exists(process["pid"])]
+    assert not dead, f"told as running, and gone: {dead}"
+    return {process["name"]: process in running for process in processes}
+
+
+def test_processes_that_die_on_a_full_disk_come_back_when_there_is_space(machine: Machine, disk: SmallDisk) -> None:
+    machine.up(agents=0)
+    before = machine.pids()
+    disk.fill()
+    for name in KILLED:
+        os.kill(before[name], signal.SIGKILL)
+    until(lambda: all(not psutil.pid_exists(before[name]) for name in KILLED))
+    seen(machine)
+    disk.free()
+    until(lambda: all(seen(machine).values()) and machine.status()["fleet"] is not None, within=120)
+    after = {process["name"]: process for process in machine.status()["processes"]}
+    assert all(after[name]["restarts"] >= 1 and after[name]["pid"] != before[name] for name in KILLED)
+
+
+def test_up_on_a_full_disk_says_why(machine: Machine, disk: SmallDisk) -> None:
+    disk.fill()
+    for how in ([], ["--detach"]):
+        refused = machine.run("up", "--agents", "0", "--port-base", str(machine.base), *how)
+        assert refused.returncode == 1
+        assert "no space left" in refused.stderr.lower(), refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
+def test_up_again_on_a_disk_that_is_full_meanwhile_says_why(machine: Machine, disk: SmallDisk) -> None:
+    machine.up(agents=0)
+    machine.down()
+    disk.fill()
+    for how in ([], ["--detach"]):
+        refused = machine.run("up", "--agents", "0", "--port-base", str(machine.base), *how)
+        assert refused.returncode == 1
+        assert "no space left" in refused.stderr.lower(), refused.stderr
+    disk.free()
+    machine.up(agents=0)
+
+
+def test_how_much_room_a_start_needs() -> None:
+    assert (ROOM_FOR_A_NEW_HOME, ROOM_TO_START) == (100 * MB, 4 * MB)
