@@ -12,12 +12,15 @@ from contracts.batch_http import (
     BatchDetail,
     BatchPlan,
     BatchRequest,
+    BatchRetry,
     BatchState,
     BatchView,
     MemberView,
     PlannedMember,
+    RetrySelect,
+    Trouble,
 )
-from contracts.temporal import Payload, Policy, Wanted
+from contracts.temporal import Limits, Payload, Policy, Wanted
 from domain.identity import derived_op_id
 from domain.node import Protocol
 from domain.operation import Reason, State
@@ -47,6 +50,7 @@ __all__ = [
     "BatchPlan",
     "BatchProgress",
     "BatchRequest",
+    "BatchRetry",
     "BatchState",
     "BatchView",
     "CancelMembers",
@@ -55,7 +59,9 @@ __all__ = [
     "MemberReady",
     "MemberView",
     "PlannedMember",
+    "RetrySelect",
     "Target",
+    "Trouble",
     "Verdict",
     "WatchMembers",
     "Watched",
@@ -143,7 +149,11 @@ class BatchInput(Payload):
     max_parallel: int = 20
     """0 = all at once"""
     max_failures: int | None = None
+    count_attempts: bool = False
+    """every failed attempt counts against `max_failures`, not only members that failed"""
     policy: Policy = Policy()
+    limits: Limits = Limits()
+    """what was asked for beside the settings; `policy` has it already, a retry of a member needs it"""
     requested_by: str = ""
     note: str = ""
     retry_of: str | None = None
@@ -156,6 +166,8 @@ class BatchOrder(Payload):
     """Signals `pause`, `resume` and `cancel`."""
 
     by: str = ""
+    reason: str = ""
+    """the person's own words"""
 
 
 class MemberReady(Payload):

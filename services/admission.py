@@ -3,36 +3,28 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
-
-import structlog
 
 from contracts.node_http import NodeView
-from contracts.operation_http import InstallRequest, JobAccepted
-from contracts.temporal import (
-    OperationInput,
-    OperationRequest,
-    Policy,
-)
+from contracts.operation_http import InstallRequest, JobAccepted, RetryBody
+from contracts.temporal import Limits, OperationInput, OperationRequest, Policy, Wanted
 from domain.errors import (
     NodeDrained,
     NodeNotApproved,
     NodeNotForBackends,
+    NotInstalled,
     NotRetryable,
-    OperationConflict,
     UnknownNode,
     UnknownOperation,
 )
-from domain.identity import derived_op_id, new_op_id
 from domain.node import NodeStatus, NodeType
 from domain.operation import ENDED, Kind, State
 from gallery.suitability import capability_of
-from services.gate import Gate, after_start
-from services.intents import Intents, intent_of
-from services.ports import NodeRegistry, Operations
+from services.gate import Gate
+from services.idempotency import IdempotencyKeys, KeyedRequest
+from services.intents import Intents
+from services.ports import Inventory, NodeRegistry, Operations
 
-log = structlog.stdlib.get_logger(__name__)
-
+NEEDS_IT_INSTALLED = frozenset({Kind.UPGRADE, Kind.ROLLBACK})
 STARTED = {
     Kind.INSTALL: "backend installation started",
     Kind.UPGRADE: "backend upgrade started",
@@ -41,18 +33,12 @@ STARTED = {
 }
 
 
-class IdempotencyKeys(Protocol):
-    """Which operation an `Idempotency-Key` led to."""
-
-    async def find(self, actor: str, key: str) -> tuple[str, str] | None: ...
-    async def remember(self, actor: str, key: str, intent: str, op_id: str) -> None: ...
-
-
 @dataclass(frozen=True)
 class Admission:
     """The one door to a node's disk."""
 
     nodes: NodeRegistry
+    inventory: Inventory
     operations: Operations
     gate: Gate
     intents: Intents
@@ -64,56 +50,95 @@ class Admission:
         self, kind: Kind, node: str, request: InstallRequest, *, actor: str, idempotency_key: str | None = None
     ) -> JobAccepted:
         """Admit one operation on one node; returns as soon as the workflow has started."""
-        target = admissible(await self.nodes.find(node), node, on_drained=request.on_drained)
+        target = known(await self.nodes.find(node), node)
+        asked = KeyedRequest.of(self.keys, actor, idempotency_key, route=kind, target=target.id, body=request)
+        # Before the request is checked and its tag looked up: the same request is the same one, whatever has changed.
+        if (earlier := await asked.earlier()) and earlier.job_id:
+            return _accepted(earlier.job_id, kind, target, joined=earlier.job_id != earlier.op_id, repeated=True)
+        admissible(target, node, on_drained=request.on_drained)
         wanted = self.intents.wanted(kind, request, capability=capability(target))
-        asked_for = intent_of(wanted)
-        # Before the tag is looked up: the same request is the same one, though the tag has moved meanwhile.
-        if idempotency_key and (known := await self.keys.find(actor, idempotency_key)):
-            return _repeat(known, asked_for, kind, target)
-        asked = OperationRequest(
-            op_id=derived_op_id(actor, idempotency_key) if idempotency_key else new_op_id(),
-            node_id=target.id,
-            node_name=target.name,
-            protocol=target.protocol,
-            wanted=(await self.intents.pinned({"": wanted}))[""],
-            requested_by=actor,
-            note=request.reason,
-            created_at=self.clock(),
-        )
-        op_id, joined = await self.gate.admit(
-            OperationInput(request=asked, policy=operation_policy(self.policy, kind, request))
-        )
-        if idempotency_key:
-            await after_start(self.keys.remember(actor, idempotency_key, asked_for, op_id))
-        return _accepted(op_id, kind, target, joined=joined)
+        await self._refuse_not_installed(wanted, target)
+        wanted = (await self.intents.pinned({"": wanted}))[""]
+        limits = limits_of(request)
 
-    async def retry(self, op_id: str, *, actor: str, note: str = "") -> JobAccepted:
+        def admitted(op_id: str) -> OperationRequest:
+            return OperationRequest(
+                op_id=op_id,
+                node_id=target.id,
+                node_name=target.name,
+                protocol=target.protocol,
+                wanted=wanted,
+                requested_by=actor,
+                note=request.reason,
+                limits=limits,
+                created_at=self.clock(),
+            )
+
+        return await self._admit(asked, admitted, target)
+
+    async def retry(self, op_id: str, *, actor: str, note: str = "", idempotency_key: str | None = None) -> JobAccepted:
         """A new operation that names the old one; what was downloaded is not fetched again."""
         row, old = await self.operations.find(op_id), await self.operations.request(op_id)
         if row is None or old is None:
             raise UnknownOperation(f"There is no operation {op_id}.", op_id=op_id)
+        body = RetryBody(reason=note)
+        asked = KeyedRequest.of(self.keys, actor, idempotency_key, route="retry", target=op_id, body=body)
+        target = known(await self.nodes.find(old.node_id), old.node_name)
+        if (earlier := await asked.earlier()) and earlier.job_id:
+            joined = earlier.job_id != earlier.op_id
+            return _accepted(earlier.job_id, old.wanted.kind, target, joined=joined, repeated=True)
         if row.state not in ENDED or row.state is State.SUCCEEDED:
             raise NotRetryable(f"Operation {op_id} cannot be retried: it is {row.state}.", op_id=op_id, state=row.state)
-        target = admissible(await self.nodes.find(old.node_id), old.node_name)
-        again = old.model_copy(
-            update={
-                "op_id": new_op_id(),
-                "protocol": target.protocol,
-                "requested_by": actor,
-                "note": note,
-                "retry_of": op_id,
-                "created_at": self.clock(),
-            }
-        )
-        new_id, joined = await self.gate.admit(OperationInput(request=again, policy=self.policy))
-        return _accepted(new_id, old.wanted.kind, target, joined=joined)
+        admissible(target, old.node_name)
+
+        def again(new_id: str) -> OperationRequest:
+            changes = {"op_id": new_id, "protocol": target.protocol, "requested_by": actor, "note": note}
+            return old.model_copy(update={**changes, "retry_of": op_id, "created_at": self.clock()})
+
+        return await self._admit(asked, again, target)
+
+    async def _admit(
+        self, asked: KeyedRequest, admitted: Callable[[str], OperationRequest], target: NodeView
+    ) -> JobAccepted:
+        """Reserve the id, start under it, note what it became; a reserved id whose start nobody noted starts again."""
+        claim = await asked.claim()
+        request = admitted(claim.op_id)
+        kind = request.wanted.kind
+        if claim.job_id is not None:
+            return _accepted(claim.job_id, kind, target, joined=claim.job_id != claim.op_id, repeated=True)
+        if not claim.is_new and await self.operations.find(claim.op_id) is not None:
+            await asked.note(claim, claim.op_id)  # whoever started it could not note it any more
+            return _accepted(claim.op_id, kind, target, joined=False, repeated=True)
+        policy = operation_policy(self.policy, kind, request.limits)
+        job_id, joined = await self.gate.admit(OperationInput(request=request, policy=policy))
+        await asked.note(claim, job_id)
+        return _accepted(job_id, kind, target, joined=joined, repeated=False)
+
+    async def _refuse_not_installed(self, wanted: Wanted, node: NodeView) -> None:
+        """An inventory that may be out of date refuses nothing: then the node says whether it is there."""
+        if wanted.kind not in NEEDS_IT_INSTALLED or node.id in await self.inventory.uncertain([node.id]):
+            return
+        if node.id not in {node_id for node_id, _, _ in await self.inventory.having(wanted.family)}:
+            raise NotInstalled(
+                f"{wanted.family} is not installed on node {node.name}, so there is nothing to {wanted.kind}.",
+                node=node.name,
+                backend=wanted.family,
+            )
 
 
-def operation_policy(policy: Policy, kind: Kind, request: InstallRequest) -> Policy:
+def limits_of(request: InstallRequest) -> Limits:
+    return Limits(
+        wait_for_node_s=request.wait_for_node_s, deadline_s=request.deadline_s, max_attempts=request.max_attempts
+    )
+
+
+def operation_policy(policy: Policy, kind: Kind, limits: Limits) -> Policy:
     """A removal waits for its node for ever, unless somebody says otherwise."""
-    asked = {"wait_for_node": request.wait_for_node_s, "deadline": request.deadline_s}
-    changes: dict[str, timedelta | None] = {"wait_for_node": None} if kind is Kind.REMOVE else {}
+    asked = {"wait_for_node": limits.wait_for_node_s, "deadline": limits.deadline_s}
+    changes: dict[str, timedelta | int | None] = {"wait_for_node": None} if kind is Kind.REMOVE else {}
     changes |= {name: timedelta(seconds=seconds) for name, seconds in asked.items() if seconds is not None}
+    if limits.max_attempts is not None:
+        changes["max_attempts"] = limits.max_attempts
     return policy.model_copy(update=changes)
 
 
@@ -122,10 +147,15 @@ def capability(node: NodeView) -> str:
     return capability_of(node.capability, node.gpu_vendor, node.total_vram)
 
 
-def admissible(node: NodeView | None, asked: str, *, on_drained: bool = False) -> NodeView:
-    """The node, if operations may be asked of it at all; being away is no obstacle."""
+def known(node: NodeView | None, asked: str) -> NodeView:
     if node is None:
         raise UnknownNode(f"There is no node {asked}.", node=asked)
+    return node
+
+
+def admissible(node: NodeView | None, asked: str, *, on_drained: bool = False) -> NodeView:
+    """The node, if operations may be asked of it at all; being away is no obstacle."""
+    node = known(node, asked)
     if node.node_type is not NodeType.BACKEND:
         raise NodeNotForBackends(f"Node {node.name} is of type {node.node_type} and runs no backends.", node=node.name)
     if node.status is NodeStatus.PENDING:
@@ -135,19 +165,14 @@ def admissible(node: NodeView | None, asked: str, *, on_drained: bool = False) -
     return node
 
 
-def _repeat(known: tuple[str, str], intent: str, kind: Kind, node: NodeView) -> JobAccepted:
-    before, op_id = known
-    if before != intent:
-        raise OperationConflict(f"This Idempotency-Key was used for another request (operation {op_id}).", op_id=op_id)
-    return _accepted(op_id, kind, node, joined=True)
-
-
-def _accepted(op_id: str, kind: Kind, node: NodeView, *, joined: bool) -> JobAccepted:
+def _accepted(op_id: str, kind: Kind, node: NodeView, *, joined: bool, repeated: bool) -> JobAccepted:
+    message = f"this backend {kind} is running already" if joined else STARTED[kind]
     return JobAccepted(
         jobID=op_id,
         statusUrl=f"/api/backends/job/{op_id}",
-        message=STARTED[kind] if not joined else f"this backend {kind} is running already",
+        message=f"this request was accepted before, as operation {op_id}" if repeated else message,
         joined=joined,
+        repeated=repeated,
         operation=f"/api/operations/{op_id}",
         node=node.name,
         node_id=node.id,

@@ -23,6 +23,7 @@ from services.intents import Intents, UriRules
 from services.registration import Registration
 from store.batches import Batches
 from store.database import Database
+from store.idempotency import IdempotencyKeys
 from store.inventory import InventoryTable
 from store.labels import Labels
 from store.nodes import Nodes
@@ -58,6 +59,7 @@ def desk(database: Database, nodes: Nodes, runs: TemporalRuns, inventory: Invent
         batches=Batches(database),
         runs=runs,
         intents=Intents(catalogue, UriRules(frozenset({"https", "oci"})), RegistryTags(no_access)),
+        keys=IdempotencyKeys(database),
         policy=Policy(),
         clock=now,
     )
