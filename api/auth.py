@@ -20,7 +20,7 @@ from contracts.node_http import NodeView
 from domain.access import Caller, Role
 from domain.errors import NotAllowed, NotSignedIn, UnknownNode
 from domain.secrets import hash_token, same
-from services.access import require
+from services.access import Access, require
 
 SESSION_COOKIE = "nodesmith_session"
 _HARMLESS = {"GET", "HEAD", "OPTIONS"}
@@ -43,13 +43,19 @@ Session = Annotated[str | None, Depends(_session)]
 
 async def caller(request: Request, token: Bearer, session: Session) -> Caller:
     """Who asks; 401 unless a valid token or session was sent."""
-    access = parts_of(request).access
-    if token and (known := await access.by_token(token)):
-        return known
-    if session and not token and (known := await access.by_session(session)):
+    known = await identify(parts_of(request).access, token, session)
+    if known is None:
+        raise NotSignedIn
+    if not token:
         _refuse_foreign_pages(request)
-        return known
-    raise NotSignedIn
+    return known
+
+
+async def identify(access: Access, token: str, session: str | None) -> Caller | None:
+    """Who is behind a token, or, without one, behind a session; None when it is not good (any more)."""
+    if token:
+        return await access.by_token(token)
+    return await access.by_session(session) if session else None
 
 
 CallerOf = Annotated[Caller, Depends(caller)]

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from api.parts import Parts
-from contracts.batches import ENDED_BATCHES, BatchView
+from contracts.batches import ENDED_BATCHES, BatchDetail
 from contracts.operation_http import OperationView
 from domain.operation import ENDED
 
@@ -19,8 +19,10 @@ async def operation_end(parts: Parts, op_id: str) -> OperationView | None:
     return await _first(lambda: parts.operations.find(op_id), lambda row: row.state in ENDED, parts.patience_s)
 
 
-async def batch_end(parts: Parts, batch_id: str) -> BatchView | None:
-    return await _first(lambda: parts.batches.find(batch_id), lambda row: row.state in ENDED_BATCHES, parts.patience_s)
+async def batch_end(parts: Parts, batch_id: str) -> BatchDetail | None:
+    """The batch once it has ended, and its members of the same moment."""
+    ended = await _first(lambda: parts.batches.find(batch_id), lambda row: row.state in ENDED_BATCHES, parts.patience_s)
+    return await parts.batches.detail(batch_id) if ended else None
 
 
 async def _first(look: Callable[[], Awaitable[T | None]], is_over: Callable[[T], bool], within: float) -> T | None:

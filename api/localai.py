@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contracts.batches import ENDED_BATCHES, BatchState, BatchView, MemberView
+from contracts.batches import ENDED_BATCHES, BatchDetail, BatchState, BatchView, MemberView
 from contracts.galleries import CatalogueEntry, CataloguePage
 from contracts.localai_http import JobStatus, OpStatus
 from contracts.operation_http import OperationView
@@ -92,10 +92,10 @@ def op_status(operation: OperationView) -> OpStatus:
     )
 
 
-def batch_op_status(batch: BatchView, members: Sequence[MemberView]) -> OpStatus:
+def batch_op_status(batch: BatchDetail) -> OpStatus:
     """A batch as one operation on many nodes; only hard failures make its error, each with the node's name."""
     ended = batch.state in ENDED_BATCHES
-    bad = "; ".join(f"{each.node_name}: {each.detail or each.state}" for each in members if each.state in _BAD)
+    bad = "; ".join(f"{each.node_name}: {each.detail or each.state}" for each in batch.members if each.state in _BAD)
     return OpStatus(
         deletion=batch.kind is Kind.REMOVE,
         error=bad or None if ended else None,
@@ -105,7 +105,7 @@ def batch_op_status(batch: BatchView, members: Sequence[MemberView]) -> OpStatus
         gallery_element_name=batch.backend,
         cancelled=batch.state is BatchState.CANCELLED,
         cancellable=not ended,
-        nodes=[_member(each) for each in members],
+        nodes=[_member(each) for each in batch.members],
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Header, Request
 
@@ -36,6 +36,8 @@ from store.nodes import Nodes
 from store.operations import OperationTable
 from store.overrides import Overrides
 from store.sign_in import SignIn
+
+Operation = TypeVar("Operation", bound=OperationView)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Parts:
     patience_s: float = 120.0
     """how long LocalAI's synchronous routes wait for an end"""
 
-    def with_link(self, view: OperationView) -> OperationView:
+    def with_link(self, view: Operation) -> Operation:
         if not view.run_id:
             return view
         return view.model_copy(update={"temporal_url": self.run_url(view.workflow_id, view.run_id)})

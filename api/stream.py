@@ -6,8 +6,8 @@ database. Progress ticks are gauges, so only the newest of each operation waits.
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import structlog
@@ -25,9 +25,13 @@ WINDOW = 2000
 PAGE = 500
 KEEP_ALIVE_S = 15.0
 STUCK_AFTER_S = 30.0
+STILL_HERE = b": still here\n\n"
 RETRY_MS = 1000
 GATHER_S = 0.05
 """between two looks at the feed: what comes together is read together, and nobody sees the difference"""
+
+IsAdmitted = Callable[[], Awaitable[bool]]
+"""whether the credential that opened a stream is still good"""
 
 
 @dataclass
@@ -78,6 +82,28 @@ class Stream:
         return waiting
 
 
+class Pulse:
+    """When the next keep-alive is due: by the clock, whatever else the stream sends meanwhile."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._clock = asyncio.get_running_loop().time
+        self._due = self._clock() + every_s
+
+    def left(self) -> float:
+        return max(0.0, self._due - self._clock())
+
+    def take(self) -> bool:
+        """Whether it is due; if so, the next one is set."""
+        now = self._clock()
+        if now < self._due:
+            return False
+        self._due += self._every_s
+        if self._due <= now:
+            self._due = now + self._every_s
+        return True
+
+
 class EventHub:
     """Reads the feed once, keeps a window of it, and wakes the streams."""
 
@@ -126,23 +152,41 @@ class EventHub:
             for stream in self._streams:
                 stream.put_tick(progress, frame)
 
-    async def start_of(self, last_event_id: int | None) -> int:
-        """Where a stream begins: after the number its reader knows, else now."""
-        newest = await self._feed.latest_id()
+    async def start_of(self, interest: Interest, last_event_id: int | None) -> int:
+        """Where a stream begins: after the number its reader knows, else now.
+
+        The members of a batch are read in the same snapshot: who joins it later has an event after that number.
+        """
+        if interest.batch_id is None:
+            newest = await self._feed.latest_id()
+        else:
+            newest, interest.batch_ops = await self._feed.members_of(interest.batch_id)
         return newest if last_event_id is None else min(last_event_id, newest)
 
-    async def follow(self, interest: Interest, cursor: int) -> AsyncGenerator[bytes]:
-        """The frames of one stream: first what was missed, then what happens."""
+    async def follow(self, interest: Interest, cursor: int, is_admitted: IsAdmitted) -> AsyncGenerator[bytes]:
+        """The frames of one stream: first what was missed, then what happens; ends when its credential does."""
+        pulse = Pulse(self._keep_alive_s)
         with self._opened(Stream(interest, cursor)) as stream:
             yield f"retry: {RETRY_MS}\nid: {cursor}\n\n".encode()
-            while not self._closed:
-                stream.news.clear()
-                async for frame in self._unsent(stream):
-                    yield frame
-                for frame in stream.take_ticks():
-                    yield frame
-                if not await _within(stream.news, self._keep_alive_s):
-                    yield b": still here\n\n"
+            async with aclosing(self._frames(stream, pulse)) as frames:
+                async for frame in frames:
+                    if frame:
+                        yield frame
+                    if pulse.take():
+                        yield STILL_HERE
+                        if not await is_admitted():
+                            return
+
+    async def _frames(self, stream: Stream, pulse: Pulse) -> AsyncGenerator[bytes]:
+        """What there is to send; an empty frame each time that there was nothing more."""
+        while not self._closed:
+            stream.news.clear()
+            async for frame in self._unsent(stream):
+                yield frame
+            for frame in stream.take_ticks():
+                yield frame
+            await _within(stream.news, pulse.left())
+            yield b""
 
     @contextmanager
     def _opened(self, stream: Stream) -> Iterator[Stream]:
@@ -222,9 +266,6 @@ def _frame(event: str, data: str, *, number: int | None = None) -> bytes:
     return f"{identity}event: {event}\ndata: {data}\n\n".encode()
 
 
-async def _within(event: asyncio.Event, seconds: float) -> bool:
-    try:
+async def _within(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True

@@ -148,6 +148,8 @@ class OperationDetail(OperationView):
 class OperationList(Shape):
     operations: list[dict[str, Any]]
     """LocalAI's entry (id, name, jobID, progress, taskType ...) and ours in one object"""
+    last_event_id: int = 0
+    """the newest event at that moment: a stream from here on tells every later change"""
     stale_since: datetime | None = None
 
 

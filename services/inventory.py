@@ -46,12 +46,8 @@ class Inventory:
         return await self.table.spread(family=family, selector=selector)
 
     async def view(self, node: NodeView) -> NodeInventory:
-        return NodeInventory(
-            node_id=node.id,
-            node_name=node.name,
-            seen_at=await self.table.seen_at(node.id),
-            backends=await self.table.of_node(node.id),
-        )
+        seen_at, backends = await self.table.copy(node.id)
+        return NodeInventory(node_id=node.id, node_name=node.name, seen_at=seen_at, backends=backends)
 
     async def refresh(self, node: NodeView) -> list[Installed]:
         """Ask the node itself and take over its list; raises when it does not answer."""

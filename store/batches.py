@@ -5,9 +5,11 @@ from typing import Any
 
 from sqlalchemy import Select, func, select, update
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from contracts.batches import (
     ENDED_BATCHES,
+    BatchDetail,
     BatchInput,
     BatchState,
     BatchView,
@@ -63,6 +65,13 @@ class Batches:
         found = await self._views(select(BatchRow).where(BatchRow.batch_id == batch_id))
         return found[0] if found else None
 
+    async def detail(self, batch_id: str) -> BatchDetail | None:
+        """The batch and every node of it, as they were at one moment."""
+        async with self._database.snapshot() as session:
+            found = await _views(session, select(BatchRow).where(BatchRow.batch_id == batch_id))
+            members = await _members(session, batch_id) if found else []
+        return BatchDetail(**{**dict(found[0]), "members": members}) if found else None
+
     async def request(self, batch_id: str) -> BatchInput | None:
         """What was asked for, without the nodes."""
         async with self._database.session() as session:
@@ -75,23 +84,32 @@ class Batches:
 
     async def members(self, batch_id: str) -> Sequence[MemberView]:
         """Every node of the batch, by name, with the state of its operation."""
-        wanted = (
-            select(BatchMemberRow, OperationRow)
-            .outerjoin(OperationRow, OperationRow.op_id == BatchMemberRow.op_id)
-            .where(BatchMemberRow.batch_id == batch_id)
-            .order_by(BatchMemberRow.node_name)
-        )
-        async with self._database.session() as session:
-            return [_member_view(member, operation) for member, operation in await session.execute(wanted)]
+        async with self._database.reading() as session:
+            return await _members(session, batch_id)
 
     async def _views(self, wanted: Select[BatchRow]) -> list[BatchView]:
-        async with self._database.session() as session:
-            rows = list(await session.scalars(wanted))
-            counted = await session.execute(_counts([row.batch_id for row in rows]))
-            counts: dict[str, dict[str, int]] = {}
-            for batch_id, standing, number in counted:
-                counts.setdefault(batch_id, {})[standing] = number
-            return [_view(row, counts.get(row.batch_id, {})) for row in rows]
+        async with self._database.snapshot() as session:
+            return await _views(session, wanted)
+
+
+async def _views(session: AsyncSession, wanted: Select[BatchRow]) -> list[BatchView]:
+    """Needs a snapshot: the counts have to fit the state of the batch."""
+    rows = list(await session.scalars(wanted))
+    counted = await session.execute(_counts([row.batch_id for row in rows]))
+    counts: dict[str, dict[str, int]] = {}
+    for batch_id, standing, number in counted:
+        counts.setdefault(batch_id, {})[standing] = number
+    return [_view(row, counts.get(row.batch_id, {})) for row in rows]
+
+
+async def _members(session: AsyncSession, batch_id: str) -> list[MemberView]:
+    wanted = (
+        select(BatchMemberRow, OperationRow)
+        .outerjoin(OperationRow, OperationRow.op_id == BatchMemberRow.op_id)
+        .where(BatchMemberRow.batch_id == batch_id)
+        .order_by(BatchMemberRow.node_name)
+    )
+    return [_member_view(member, operation) for member, operation in await session.execute(wanted)]
 
 
 def _counts(batch_ids: Sequence[str]) -> Select[str, str, int]:

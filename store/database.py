@@ -76,6 +76,8 @@ class Database:
         self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
         self._alone = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._reads = async_sessionmaker(self._alone, expire_on_commit=False)
+        frozen = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._snapshots = async_sessionmaker(frozen, expire_on_commit=False)
 
     @property
     def conninfo(self) -> str:
@@ -103,6 +105,14 @@ class Database:
         """For one query of whole objects: as `autocommit`, with a session around it."""
         with _in_our_words():
             async with self._patience.bounded(), self._reads() as session:
+                yield session
+            self._patience.answered()
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[AsyncSession]:
+        """For an answer made of several queries: all of them see the database as the first one did."""
+        with _in_our_words():
+            async with self._patience.bounded(), self._snapshots.begin() as session:
                 yield session
             self._patience.answered()
 

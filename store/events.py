@@ -8,12 +8,16 @@ import structlog
 from sqlalchemy import func, select
 
 from contracts.operation_http import OperationEvent
+from domain.operation import OPEN
 from store.database import Database
-from store.models import OperationEventRow
+from store.models import OperationEventRow, OperationRow
 from store.views import event_view
 
 CHANNEL = "operation_events"
 TICK_S = 5.0
+NEWEST_EVENT = select(func.max(OperationEventRow.id))
+"""numbers are given in the order of commits: whatever this snapshot does not show has a higher one"""
+_IS_OPEN = OperationRow.state.in_([state.value for state in OPEN])
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +48,13 @@ class EventFeed:
 
     async def latest_id(self) -> int:
         async with self._database.reading() as session:
-            return await session.scalar(select(func.max(OperationEventRow.id))) or 0
+            return await session.scalar(NEWEST_EVENT) or 0
+
+    async def members_of(self, batch_id: str) -> tuple[int, set[str]]:
+        """The number of the newest event, and the open operations of a batch at that moment."""
+        members = select(OperationRow.op_id).where(OperationRow.batch_id == batch_id, _IS_OPEN)
+        async with self._database.snapshot() as session:
+            return await session.scalar(NEWEST_EVENT) or 0, set(await session.scalars(members))
 
     async def wakeups(self) -> AsyncGenerator[None]:
         """Yield whenever there may be news: at once, on NOTIFY, after a reconnect, and every few seconds anyway."""

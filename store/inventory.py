@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Select, exists, func, or_, select, text, tuple_
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from contracts.inventory import BackendBuild, BackendSpread, DifferingNode
 from contracts.messages import Installed
@@ -58,14 +59,14 @@ class InventoryTable:
         self._clock = clock
 
     async def of_node(self, node_id: str) -> list[Installed]:
-        wanted = select(InstalledRow).where(InstalledRow.node_id == node_id).order_by(InstalledRow.family)
-        async with self._database.session() as session:
-            return [_installed(row) for row in await session.scalars(wanted)]
+        async with self._database.reading() as session:
+            return await _of_node(session, node_id)
 
-    async def seen_at(self, node_id: str) -> datetime | None:
-        """When the node's list was last taken; None when it never was."""
-        async with self._database.session() as session:
-            return await session.scalar(select(InventoryScanRow.asked_at).where(InventoryScanRow.node_id == node_id))
+    async def copy(self, node_id: str) -> tuple[datetime | None, list[Installed]]:
+        """When the node's list was last taken (None: never), and that list."""
+        asked_at = select(InventoryScanRow.asked_at).where(InventoryScanRow.node_id == node_id)
+        async with self._database.snapshot() as session:
+            return await session.scalar(asked_at), await _of_node(session, node_id)
 
     async def having(self, family: str) -> list[tuple[str, str, Installed]]:
         """Every node that has that backend: id, name, and what it has."""
@@ -111,7 +112,7 @@ class InventoryTable:
         chosen = [InstalledRow.family == family] if family else []
         if selector.requirements:
             chosen.append(selector_condition(selector))
-        async with self._database.session() as session:
+        async with self._database.snapshot() as session:
             builds = (await session.execute(_builds(chosen))).all()
             spreads: dict[str, BackendSpread] = {}
             for found, name, version, digest, count in builds:  # the commonest build of each family comes first
@@ -121,6 +122,11 @@ class InventoryTable:
             for differing_family, differing in await session.execute(_differing(chosen, spreads)):
                 spreads[differing_family].differing.append(DifferingNode.model_validate(differing))
         return list(spreads.values())
+
+
+async def _of_node(session: AsyncSession, node_id: str) -> list[Installed]:
+    wanted = select(InstalledRow).where(InstalledRow.node_id == node_id).order_by(InstalledRow.family)
+    return [_installed(row) for row in await session.scalars(wanted)]
 
 
 def _may_be_wrong(now: datetime) -> ColumnElement[bool]:

@@ -82,7 +82,8 @@ class NodeList:
     async def page(self, query: NodeQuery) -> NodePage:
         """One statement, its text made once for each kind of question: a list is asked for again and again."""
         values = {"now": self._clock(), **_limits(query), **_place(query)}
-        async with self._database.autocommit() as connection:
+        reading = self._database.snapshot if query.cursor else self._database.autocommit
+        async with reading() as connection:
             result = await connection.execute(page_statement(_shape(query)), values)
             names, found = tuple(result.keys()), result.all()
             total = found[0].total if found else 0

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,12 +10,12 @@ from pydantic_core import to_json
 from sqlalchemy import Boolean, ColumnElement, Select, TextClause, literal_column, or_, select, text, true
 
 from contracts.messages import Installed, Progress
-from contracts.operation_http import OperationEvent, OperationView
+from contracts.operation_http import OperationDetail, OperationEvent, OperationView
 from contracts.temporal import OperationRequest, Projection
 from domain.operation import ENDED, OPEN, Reason, State
 from store.clock import Clock, utc_now
 from store.database import EVENT_LOCK, Database
-from store.events import CHANNEL
+from store.events import CHANNEL, NEWEST_EVENT
 from store.models import NODE_BOUND, UNSUCCESSFUL, OperationEventRow, OperationRow, one_of
 from store.text import storable
 from store.views import event_view, operation_view
@@ -101,6 +102,14 @@ _FORWARDS = _written(f"""(op_id)
 plays it at another time. A run that was reset begins with old numbers, so between runs the time tells."""
 
 
+@dataclass(frozen=True)
+class Listing:
+    """Operations as they were at one moment; every later change has an event with a higher number."""
+
+    operations: Sequence[OperationView]
+    last_event_id: int
+
+
 class OperationTable:
     """The tables `operations` and `operation_events`."""
 
@@ -111,6 +120,18 @@ class OperationTable:
     async def find(self, op_id: str) -> OperationView | None:
         found = await self._fetch(select(OperationRow).where(OperationRow.op_id == op_id))
         return found[0] if found else None
+
+    async def detail(self, op_id: str) -> OperationDetail | None:
+        """The row and its events from one statement: who goes on after the last of them misses nothing."""
+        row, event = OperationRow, OperationEventRow
+        story = select(row, event).outerjoin(event, event.op_id == row.op_id).where(row.op_id == op_id)
+        now = self._clock()
+        async with self._database.reading() as session:
+            found = (await session.execute(story.order_by(event.id))).all()
+        if not found:
+            return None
+        timeline = [event_view(each) for _, each in found if each is not None]
+        return OperationDetail(**{**dict(operation_view(found[0][0], now)), "timeline": timeline})
 
     async def request(self, op_id: str) -> OperationRequest | None:
         """What was admitted, whole: for a retry, and to write the end of a run that was taken away."""
@@ -157,7 +178,7 @@ class OperationTable:
         state: State | None = None,
         batch: str | None = None,
         limit: int = 500,
-    ) -> Sequence[OperationView]:
+    ) -> "Listing":
         """Newest first. Live: open ones, and those that ended badly until somebody dismisses them."""
         conditions: list[ColumnElement[bool]] = []
         if live:
@@ -169,7 +190,11 @@ class OperationTable:
         if batch is not None:
             conditions.append(OperationRow.batch_id == batch)
         newest = (OperationRow.created_at.desc(), OperationRow.op_id.desc())
-        return await self._fetch(select(OperationRow).where(true(), *conditions).order_by(*newest).limit(limit))
+        wanted = select(OperationRow).where(true(), *conditions).order_by(*newest).limit(limit)
+        now = self._clock()
+        async with self._database.snapshot() as session:
+            last_event_id = await session.scalar(NEWEST_EVENT) or 0
+            return Listing([operation_view(row, now) for row in await session.scalars(wanted)], last_event_id)
 
     async def timeline(self, op_id: str) -> Sequence[OperationEvent]:
         story = select(OperationEventRow).where(OperationEventRow.op_id == op_id).order_by(OperationEventRow.id)

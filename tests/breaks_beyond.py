@@ -3,6 +3,8 @@
 from tests.rule_tables import Break
 
 _EVENTS = "tests/api/test_events.py::"
+_SNAPSHOTS = "tests/api/test_snapshots.py::"
+_PULSE = "tests/api/test_stream_pulse.py::"
 _DEGRADED = "tests/api/test_degraded.py::"
 _CHAOS = "tests/e2e/test_chaos.py::"
 _STREAM, _DEGRADED_MODES, _CHAOTIC = ("stream",), ("degraded",), ("chaos",)
@@ -93,6 +95,34 @@ BEYOND = (
         "pg_advisory_xact_lock(:lock)::text",
         "CAST(:lock AS text)",
         tests=("tests/store/test_events.py::test_reader_that_follows_by_number_misses_nothing_of_fifty_writers",),
+    ),
+    Break(
+        _STREAM,
+        "the parts of an answer are read one after the other",
+        "store/database.py",
+        'isolation_level="REPEATABLE READ"',
+        'isolation_level="READ COMMITTED"',
+        tests=(
+            _SNAPSHOTS + "test_reader_of_the_list_hears_of_an_end_recorded_while_it_was_read",
+            _SNAPSHOTS + "test_batch_that_ends_while_it_is_read_is_shown_before_its_end",
+            _SNAPSHOTS + "test_inventory_is_as_old_as_it_says",
+        ),
+    ),
+    Break(
+        _STREAM,
+        "whatever wakes a stream puts its keep-alive off",
+        "api/stream.py",
+        "            await _within(stream.news, pulse.left())",
+        "            pulse.__init__(self._keep_alive_s)\n            await _within(stream.news, pulse.left())",
+        tests=(_PULSE + "test_events_of_other_operations_do_not_delay_the_keep_alive",),
+    ),
+    Break(
+        _STREAM,
+        "a revoked token keeps its streams",
+        "api/stream.py",
+        "if not await is_admitted():",
+        "if False:",
+        tests=(_PULSE + "test_revoked_token_ends_its_streams",),
     ),
     Break(
         _DEGRADED_MODES,

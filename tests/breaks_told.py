@@ -47,9 +47,9 @@ TOLD = (
         rules("S16 H43"),
         "each replica keeps the list it made when it first looked",
         "store/operations.py",
-        "return await self._fetch(select(OperationRow).where(true(), *conditions).order_by(*newest).limit(limit))",
-        "found = await self._fetch(select(OperationRow).where(true(), *conditions).order_by(*newest))\n"
-        "        return self.__dict__.setdefault('copies', {}).setdefault((node, state, batch, live), found)",
+        "return Listing([operation_view(row, now) for row in await session.scalars(wanted)], last_event_id)",
+        "found = Listing([operation_view(row, now) for row in await session.scalars(wanted)], last_event_id)\n"
+        "            return self.__dict__.setdefault('copies', {}).setdefault((node, state, batch, live), found)",
         only="test_what_ends_leaves_the_list_of_every_replica_and_is_in_the_history_of_each",
     ),
     Break(
@@ -106,8 +106,8 @@ TOLD = (
         rules("S54"),
         "whoever has not succeeded makes the error",
         "api/localai.py",
-        "for each in members if each.state in _BAD)",
-        "for each in members if each.state != State.SUCCEEDED)",
+        "for each in batch.members if each.state in _BAD)",
+        "for each in batch.members if each.state != State.SUCCEEDED)",
     ),
     Break(
         rules("S58"),

@@ -1,6 +1,6 @@
 """Batches: one intent for many nodes; and the hold on everything that is not on a node yet."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import JSONResponse
@@ -26,6 +26,7 @@ from services.batches import ORDERS
 
 router = APIRouter(prefix="/api", tags=["batches"], dependencies=[Depends(viewer)])
 
+Batch = TypeVar("Batch", bound=BatchView)
 BatchId = Annotated[str, Path(description="Id of the batch.")]
 OpenOnly = Annotated[bool, Query(alias="open", description="Only those that have not ended.")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many, the newest.")]
@@ -57,12 +58,11 @@ async def list_batches(parts: PartsOf, *, open_only: OpenOnly = False, limit: Li
 
 @router.get("/batches/{batch_id}", responses=responses(400, 404))
 async def get_batch(batch_id: BatchId, parts: PartsOf) -> BatchDetail:
-    """One batch with every node of it."""
-    found = await parts.batches.find(batch_id)
+    """One batch with every node of it, as they were at one moment."""
+    found = await parts.batches.detail(batch_id)
     if found is None:
         raise UnknownBatch(f"There is no batch {batch_id}.", batch=batch_id)
-    members = list(await parts.batches.members(batch_id))
-    return BatchDetail(**{**dict(_with_link(parts, found)), "members": members})
+    return _with_link(parts, found)
 
 
 @router.post("/batches/{batch_id}/retry", status_code=202, responses=responses(400, 404, 409))
@@ -140,5 +140,5 @@ async def _order(
     return Message(message=f"batch {order} accepted")
 
 
-def _with_link(parts: PartsOf, batch: BatchView) -> BatchView:
+def _with_link(parts: PartsOf, batch: Batch) -> Batch:
     return batch.model_copy(update={"temporal_url": parts.run_url(batch_workflow_id(batch.batch_id), "")})

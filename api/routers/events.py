@@ -10,11 +10,13 @@ from fastapi import APIRouter, Depends, Header, Query
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from api.auth import viewer
+from api.auth import Bearer, Session, identify, viewer
 from api.parts import Parts, PartsOf
 from api.problems import responses
-from api.stream import Interest
+from api.stream import Interest, IsAdmitted
 from contracts.operation_http import OperationEvent, ProgressTick
+from domain.errors import ServiceUnavailable
+from services.access import Access
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -71,6 +73,8 @@ class EventStreamResponse(StreamingResponse):
 @router.get("", status_code=200, response_class=EventStreamResponse, responses={200: _STREAM, **responses(400)})
 async def follow_events(
     parts: PartsOf,
+    token: Bearer,
+    session: Session,
     *,
     last_event_id: LastEventId = None,
     in_url: LastEventIdInUrl = None,
@@ -78,10 +82,14 @@ async def follow_events(
     node_id: NodeFilter = None,
     batch_id: BatchFilter = None,
 ) -> EventStreamResponse:
-    """Follow what happens, from a number on or from now."""
-    interest = Interest(op_id, await _node_id(parts, node_id), batch_id, await _members(parts, batch_id))
-    cursor = await parts.events.start_of(last_event_id if last_event_id is not None else in_url)
-    return EventStreamResponse(parts.events.follow(interest, cursor), stuck_after_s=parts.events.stuck_after_s)
+    """Follow what happens, from a number on or from now.
+
+    A comment comes every 15 s. The token or session is checked with it: the stream ends once it is not good any more.
+    """
+    interest = Interest(op_id, await _node_id(parts, node_id), batch_id)
+    cursor = await parts.events.start_of(interest, last_event_id if last_event_id is not None else in_url)
+    frames = parts.events.follow(interest, cursor, _still_admitted(parts.access, token, session))
+    return EventStreamResponse(frames, stuck_after_s=parts.events.stuck_after_s)
 
 
 async def _node_id(parts: Parts, node: str | None) -> str | None:
@@ -90,7 +98,11 @@ async def _node_id(parts: Parts, node: str | None) -> str | None:
     return known.id if known else node
 
 
-async def _members(parts: Parts, batch_id: str | None) -> set[str]:
-    if batch_id is None:
-        return set()
-    return {member.op_id for member in await parts.operations.listing(batch=batch_id, limit=1000)}
+def _still_admitted(access: Access, token: str, session: str | None) -> IsAdmitted:
+    async def is_admitted() -> bool:
+        try:
+            return await identify(access, token, session) is not None
+        except ServiceUnavailable:  # asked again with the next keep-alive; meanwhile there are no events to send
+            return True
+
+    return is_admitted

@@ -35,8 +35,8 @@ async def get_op_status(
     """LocalAI's OpStatus. An id that nobody knows is a 500, as its clients expect."""
     if operation := await parts.operations.find(job_id):
         return op_status(operation)
-    if batch := await parts.batches.find(job_id):
-        return batch_op_status(batch, await parts.batches.members(job_id))
+    if batch := await parts.batches.detail(job_id):
+        return batch_op_status(batch)
     return respond(request, 500, "unknown_operation", UNKNOWN_ID)
 
 
@@ -55,6 +55,6 @@ async def delete_everywhere_and_wait(
     if ended is None:
         raise NoAnswer(f"{backend} is still being removed: batch {batch_id} goes on.", batch=batch_id)
     if not batch_went_well(ended):
-        status = batch_op_status(ended, await parts.batches.members(batch_id))
+        status = batch_op_status(ended)
         return respond(request, 500, "operation_failed", status.error or ended.message, facts={"batch": batch_id})
     return Done(success=True, message="Backend deleted successfully")

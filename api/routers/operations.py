@@ -50,20 +50,24 @@ async def list_operations(
         known = ", ".join(each for each in State if each is not State.UNKNOWN)
         raise InvalidRequest(f"state: There is no such state; use one of {known}.", field="state")
     found = await parts.operations.listing(live=not everything, node=node, state=state, batch=batch, limit=limit)
-    listed = found if everything else sorted(found, key=list_order)
+    listed = found.operations if everything else sorted(found.operations, key=list_order)
     return OperationList(
-        operations=[list_entry(parts.with_link(each)) for each in listed], stale_since=parts.health.down_since(TEMPORAL)
+        operations=[list_entry(parts.with_link(each)) for each in listed],
+        last_event_id=found.last_event_id,
+        stale_since=parts.health.down_since(TEMPORAL),
     )
 
 
 @router.get("/{op_id}", responses=responses(400, 404))
 async def get_operation(op_id: OpId, parts: PartsOf) -> OperationDetail:
-    """One operation with its whole story."""
-    found = await parts.operations.find(op_id)
+    """One operation with its whole story, both as they were at one moment.
+
+    To follow it from there, give `id` of the last event to `GET /api/events` as `Last-Event-ID`.
+    """
+    found = await parts.operations.detail(op_id)
     if found is None:
         raise UnknownOperation(f"There is no operation {op_id}.", op_id=op_id)
-    timeline = await parts.operations.timeline(op_id)
-    return OperationDetail(**{**dict(parts.with_link(found)), "timeline": list(timeline)})
+    return parts.with_link(found)
 
 
 @router.post("/{op_id}/cancel", responses=responses(400, 404, 409))

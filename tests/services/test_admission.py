@@ -145,7 +145,7 @@ async def test_a_crash_after_the_key_was_inserted_starts_once_under_the_reserved
     assert claim.job_id is None
     again = await admission.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
     assert (again.jobID, again.joined, again.repeated) == (claim.op_id, False, dies == "after")
-    assert [row.op_id for row in await operations.listing(node=node.id)] == [claim.op_id]
+    assert [row.op_id for row in (await operations.listing(node=node.id)).operations] == [claim.op_id]
     with pytest.raises(IdempotencyKeyReused, match=claim.op_id):
         await admission.ask(Kind.REMOVE, node.id, request, actor="ada", idempotency_key=key)
 
@@ -165,7 +165,7 @@ async def test_a_request_that_started_and_ended_unnoted_is_not_started_again(
     await handle.terminate()
     again = await admission.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
     assert (again.repeated, again.jobID != other.jobID) == (True, True)
-    assert len(await operations.listing(live=False, node=node.id)) == 2
+    assert len((await operations.listing(live=False, node=node.id)).operations) == 2
     run = await admission.gate.runs.describe(operation_workflow_id(node.id, "echo"))
     assert run is not None
     assert not run.is_open

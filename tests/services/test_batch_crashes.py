@@ -155,7 +155,7 @@ class Plant:
         return await asyncio.wait_for(handle.result(), 60)
 
     async def assert_once_each(self, batch_id: str) -> None:
-        rows = await self.operations.listing(live=False, batch=batch_id)
+        rows = (await self.operations.listing(live=False, batch=batch_id)).operations
         planned = {node.id: member_op_id(batch_id, node.id) for node in self.targets}
         assert sorted(row.node_id for row in rows) == sorted(planned), "targets = operations"
         assert {row.node_id: row.op_id for row in rows} == planned

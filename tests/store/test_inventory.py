@@ -51,7 +51,7 @@ def later(seconds: float) -> datetime:
 async def test_a_list_is_taken_over_whole(nodes: Nodes, inventory: InventoryTable) -> None:
     """What the node no longer names is gone; a LocalAI worker's entry gets its family from its name."""
     node = await registered(nodes)
-    assert await inventory.seen_at(node.id) is None
+    assert await inventory.copy(node.id) == (None, [])
     bare = Installed(name="localai@Llama-CPP", is_meta=True)
     assert await inventory.replace(node.id, [ECHO, bare], asked_at=NOON, boot_id="b1")
     kept = await inventory.of_node(node.id)
@@ -61,7 +61,7 @@ async def test_a_list_is_taken_over_whole(nodes: Nodes, inventory: InventoryTabl
     assert await inventory.replace(node.id, [newer], asked_at=later(1), boot_id="b1")
     assert await inventory.of_node(node.id) == [newer]
     assert await inventory.replace(node.id, [], asked_at=later(2), boot_id="b1")
-    assert (await inventory.of_node(node.id), await inventory.seen_at(node.id)) == ([], later(2))
+    assert await inventory.copy(node.id) == (later(2), [])
 
 
 async def test_an_answer_to_an_older_question_changes_nothing(nodes: Nodes, inventory: InventoryTable) -> None:
