@@ -106,7 +106,9 @@ def describe(batch: BatchDetail) -> list[tuple[str, str]]:
         ("", escape(batch.detail)),
         ("nodes", escape(counts(batch))),
         ("at a time", str(batch.max_parallel or "all")),
-        ("stops after", f"{batch.max_failures} failures" if batch.max_failures else ""),
+        ("stops after", _limit(batch)),
+        ("attempts", f"at most {batch.max_attempts} a node" if batch.max_attempts else ""),
+        *_troubles(batch),
         ("retry of", batch.retry_of or ""),
         ("asked by", escape(batch.requested_by)),
         ("why", escape(batch.note)),
@@ -114,6 +116,20 @@ def describe(batch: BatchDetail) -> list[tuple[str, str]]:
         ("ended", local_time(batch.ended_at)),
         ("run", escape(batch.temporal_url)),
     ]
+
+
+def _limit(batch: BatchView) -> str:
+    if not batch.max_failures:
+        return ""
+    return f"{batch.max_failures} {'failed attempts' if batch.count_attempts else 'failures'}"
+
+
+def _troubles(batch: BatchView) -> list[tuple[str, str]]:
+    """How often attempts failed, and the most frequent causes."""
+    if not batch.failed_attempts:
+        return []
+    causes = [("", escape(f"{each.attempts} x {each.cause} (nodes: {each.nodes})")) for each in batch.troubles]
+    return [("failed", f"{batch.failed_attempts} attempts on {batch.failed_nodes} nodes"), *causes]
 
 
 def watch(batch_id: BatchId, *, link: Link) -> None:

@@ -135,6 +135,14 @@ class BatchCarried(Payload):
     cancelled_by: str | None = None
     ready: dict[str, str] = Field(default_factory=dict)
     has_turn: tuple[str, ...] = ()
+    away: tuple[str, ...] = ()
+    attempts: dict[str, int] = Field(default_factory=dict)
+    """failed attempts of members that are open"""
+    ended_attempts: int = 0
+    """and of those that have ended"""
+    cancel_reason: str = ""
+    state: BatchState = BatchState.RUNNING
+    detail: str = ""
 
 
 class BatchInput(Payload):
@@ -190,16 +198,19 @@ class Admitted(Payload):
 
 
 class WatchMembers(Payload):
-    """Return when one of these ends, or when the set of those that wait for their node changes."""
+    """Return when one of these ends, when the set of those that wait for their node changes, or an attempt fails."""
 
     batch_id: str
     op_ids: tuple[str, ...]
     away: tuple[str, ...] = ()
+    attempts: dict[str, int] | None = None
+    """failed attempts as far as they are known; None: they are not counted"""
 
 
 class Watched(Payload):
     ended: dict[str, State] = Field(default_factory=dict)
     away: tuple[str, ...] = ()
+    attempts: dict[str, int] = Field(default_factory=dict)
 
 
 class CancelMembers(Payload):

@@ -29,6 +29,7 @@ from runtime import logs, process
 from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect, prepare_namespace
 from runtime.trust import trusting
+from services.batch_repair import BatchRepair
 from services.gate import Gate
 from services.identity import Impostors
 from services.inventory import Inventory
@@ -100,7 +101,8 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
     batches = BatchActivities(Gate(operations, runs), nodes, operations, runs, Batches(database))
     lifecycle = Lifecycle(nodes, life, runs, presence, _now, Revocation(Voices(database), None, _now))
     retention = Retention(History(database), AuditTrail(database), _now, settings.history_kept)
-    fleet = FleetActivities(Repair(nodes, operations, runs, link, _now), lifecycle, retention)
+    batch_repair = BatchRepair(Batches(database), runs, _now)
+    fleet = FleetActivities(Repair(nodes, operations, runs, link, _now), lifecycle, retention, batch_repair)
     async with (
         Worker(
             temporal,

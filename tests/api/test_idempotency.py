@@ -128,17 +128,6 @@ async def test_one_key_is_one_request_on_whatever_route(api: Api) -> None:
     assert (first.status_code, removal.status_code, batch.status_code) == (202, 409, 409)
 
 
-async def test_retries_of_operations_and_batches_take_a_key(api: Api) -> None:
-    node = await api.approved_node()
-    job = (await install(api, node, new_key())).json()["jobID"]
-    assert (await api.http.post(f"/api/operations/{job}/cancel", json={"force": True})).status_code == 200
-    key = new_key()
-    refused = await post(api, f"/api/operations/{job}/retry", key)
-    assert refused.status_code == 409, "nobody works here: it is not cancelled yet"
-    elsewhere = await post(api, "/api/batches/nothing/retry", key)
-    assert elsewhere.status_code == 404
-
-
 FAN_OUT = {
     "/api/backends/install/echo": None,
     "/api/backends/upgrade/echo": None,
@@ -179,3 +168,27 @@ async def test_every_route_that_starts_something_declares_the_key(api: Api) -> N
     }
     assert len(starting) == 16
     assert taking == starting
+
+
+async def test_an_upgrade_of_what_is_not_installed_is_refused_and_says_what_to_do(
+    api: Api, settings: ControlSettings
+) -> None:
+    """S55."""
+    node = await api.approved_node()
+    async with opened(settings.database_url) as database:
+        await InventoryTable(database).replace(node["id"], [], asked_at=datetime.now(UTC), boot_id="")
+    answer = await post(api, f"/api/nodes/{node['id']}/backends/upgrade", new_key(), backend="echo")
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (409, "not_installed")
+    assert "nodesmith backends install" in problem["remedy"]
+    assert await listed(api, node) == []
+
+
+async def test_a_retry_of_a_batch_says_which_members_it_means(api: Api) -> None:
+    unknown = await api.http.post("/api/batches/nothing/retry", json={"select": "succeeded"})
+    assert unknown.status_code == 400
+    node = await api.approved_node()
+    batch = (await post(api, "/api/batches", new_key(), backend="echo", nodes=[node["name"]])).json()["batch_id"]
+    for select, said in (("failed", "failed"), ("cancelled", "cancelled"), ("all_unfinished", "without success")):
+        refused = await api.http.post(f"/api/batches/{batch}/retry", json={"select": select})
+        assert (refused.status_code, said in refused.json()["detail"]) == (409, True)

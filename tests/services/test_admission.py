@@ -365,6 +365,23 @@ async def test_a_retry_is_a_new_operation_that_names_the_old(
     assert redriven.wanted == stored.wanted, "uri, name and alias too (G6)"
 
 
+async def test_a_retry_is_bound_to_its_key(
+    admission: Admission, client: Client, operations: OperationTable, join: Join
+) -> None:
+    node, key = await join(), str(uuid.uuid4())
+    first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
+    stored = await operations.request(first.jobID)
+    assert stored is not None
+    ended = {"state": State.FAILED, "reason": Reason.NO_DISK, "ended_at": now()}
+    await operations.record(Projection(request=stored, workflow_id="w", at=now(), seq=1, **ended))
+    await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate()
+    retried = await admission.retry(first.jobID, actor="ada", idempotency_key=key)
+    again = await admission.retry(first.jobID, actor="ada", idempotency_key=key)
+    assert (again.jobID, again.repeated, again.joined) == (retried.jobID, True, False)
+    with pytest.raises(IdempotencyKeyReused, match=retried.jobID):
+        await admission.retry(first.jobID, actor="ada", note="another", idempotency_key=key)
+
+
 @pytest.mark.parametrize("kind", [Kind.ROLLBACK, Kind.REMOVE])
 async def test_rollback_and_removal_need_no_gallery(
     admission: Admission, operations: OperationTable, join: Join, kind: Kind
