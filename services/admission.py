@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from contracts.node_http import NodeView
 from contracts.operation_http import InstallRequest, JobAccepted, RetryBody
@@ -16,6 +17,7 @@ from domain.errors import (
     UnknownNode,
     UnknownOperation,
 )
+from domain.idempotency import Claim
 from domain.node import NodeStatus, NodeType
 from domain.operation import ENDED, Kind, State
 from gallery.suitability import capability_of
@@ -31,6 +33,18 @@ STARTED = {
     Kind.ROLLBACK: "backend rollback started",
     Kind.REMOVE: "backend removal started",
 }
+
+
+class Subject(NamedTuple):
+    """What an answer is about."""
+
+    kind: Kind
+    node_id: str
+    node_name: str
+
+
+def subject_of(request: OperationRequest) -> Subject:
+    return Subject(request.wanted.kind, request.node_id, request.node_name)
 
 
 @dataclass(frozen=True)
@@ -54,7 +68,7 @@ class Admission:
         asked = KeyedRequest.of(self.keys, actor, idempotency_key, route=kind, target=target.id, body=request)
         # Before the request is checked and its tag looked up: the same request is the same one, whatever has changed.
         if (earlier := await asked.earlier()) and earlier.job_id:
-            return _accepted(earlier.job_id, kind, target, joined=earlier.job_id != earlier.op_id, repeated=True)
+            return _repeated(earlier, earlier.job_id, Subject(kind, target.id, target.name))
         admissible(target, node, on_drained=request.on_drained)
         wanted = self.intents.wanted(kind, request, capability=capability(target))
         await self._refuse_not_installed(wanted, target)
@@ -74,7 +88,7 @@ class Admission:
                 created_at=self.clock(),
             )
 
-        return await self._admit(asked, admitted, target)
+        return await self._admit(asked, admitted)
 
     async def retry(self, op_id: str, *, actor: str, note: str = "", idempotency_key: str | None = None) -> JobAccepted:
         """A new operation that names the old one; what was downloaded is not fetched again."""
@@ -83,36 +97,31 @@ class Admission:
             raise UnknownOperation(f"There is no operation {op_id}.", op_id=op_id)
         body = RetryBody(reason=note)
         asked = KeyedRequest.of(self.keys, actor, idempotency_key, route="retry", target=op_id, body=body)
-        target = known(await self.nodes.find(old.node_id), old.node_name)
         if (earlier := await asked.earlier()) and earlier.job_id:
-            joined = earlier.job_id != earlier.op_id
-            return _accepted(earlier.job_id, old.wanted.kind, target, joined=joined, repeated=True)
+            return _repeated(earlier, earlier.job_id, subject_of(old))
         if row.state not in ENDED or row.state is State.SUCCEEDED:
             raise NotRetryable(f"Operation {op_id} cannot be retried: it is {row.state}.", op_id=op_id, state=row.state)
-        admissible(target, old.node_name)
+        target = admissible(await self.nodes.find(old.node_id), old.node_name)
 
         def again(new_id: str) -> OperationRequest:
             changes = {"op_id": new_id, "protocol": target.protocol, "requested_by": actor, "note": note}
             return old.model_copy(update={**changes, "retry_of": op_id, "created_at": self.clock()})
 
-        return await self._admit(asked, again, target)
+        return await self._admit(asked, again)
 
-    async def _admit(
-        self, asked: KeyedRequest, admitted: Callable[[str], OperationRequest], target: NodeView
-    ) -> JobAccepted:
+    async def _admit(self, asked: KeyedRequest, admitted: Callable[[str], OperationRequest]) -> JobAccepted:
         """Reserve the id, start under it, note what it became; a reserved id whose start nobody noted starts again."""
         claim = await asked.claim()
         request = admitted(claim.op_id)
-        kind = request.wanted.kind
         if claim.job_id is not None:
-            return _accepted(claim.job_id, kind, target, joined=claim.job_id != claim.op_id, repeated=True)
+            return _repeated(claim, claim.job_id, subject_of(request))
         if not claim.is_new and await self.operations.find(claim.op_id) is not None:
             await asked.note(claim, claim.op_id)  # whoever started it could not note it any more
-            return _accepted(claim.op_id, kind, target, joined=False, repeated=True)
-        policy = operation_policy(self.policy, kind, request.limits)
+            return _repeated(claim, claim.op_id, subject_of(request))
+        policy = operation_policy(self.policy, request.wanted.kind, request.limits)
         job_id, joined = await self.gate.admit(OperationInput(request=request, policy=policy))
         await asked.note(claim, job_id)
-        return _accepted(job_id, kind, target, joined=joined, repeated=False)
+        return _accepted(job_id, subject_of(request), joined=joined)
 
     async def _refuse_not_installed(self, wanted: Wanted, node: NodeView) -> None:
         """An inventory that may be out of date refuses nothing: then the node says whether it is there."""
@@ -165,15 +174,20 @@ def admissible(node: NodeView | None, asked: str, *, on_drained: bool = False) -
     return node
 
 
-def _accepted(op_id: str, kind: Kind, node: NodeView, *, joined: bool, repeated: bool) -> JobAccepted:
-    message = f"this backend {kind} is running already" if joined else STARTED[kind]
+def _accepted(op_id: str, subject: Subject, *, joined: bool) -> JobAccepted:
     return JobAccepted(
         jobID=op_id,
         statusUrl=f"/api/backends/job/{op_id}",
-        message=f"this request was accepted before, as operation {op_id}" if repeated else message,
+        message=f"this backend {subject.kind} is running already" if joined else STARTED[subject.kind],
         joined=joined,
-        repeated=repeated,
         operation=f"/api/operations/{op_id}",
-        node=node.name,
-        node_id=node.id,
+        node=subject.node_name,
+        node_id=subject.node_id,
     )
+
+
+def _repeated(claim: Claim, job_id: str, subject: Subject) -> JobAccepted:
+    """The answer of the first time, and that it is a repetition."""
+    message = f"this request was accepted before, as operation {job_id}"
+    first = _accepted(job_id, subject, joined=job_id != claim.op_id)
+    return first.model_copy(update={"message": message, "repeated": True})
