@@ -127,7 +127,13 @@ class Admission:
         """An inventory that may be out of date refuses nothing: then the node says whether it is there."""
         if wanted.kind not in NEEDS_IT_INSTALLED or node.id in await self.inventory.uncertain([node.id]):
             return
-        if node.id not in {node_id for node_id, _, _ in await self.inventory.having(wanted.family)}:
+        catalogue = self.intents.catalogue
+        families = {
+            family
+            for each in await self.inventory.of_node(node.id)
+            for family in (each.family, catalogue.family(each.name))  # a LocalAI worker names builds, not families
+        }
+        if wanted.family not in families:
             raise NotInstalled(
                 f"{wanted.family} is not installed on node {node.name}, so there is nothing to {wanted.kind}.",
                 node=node.name,

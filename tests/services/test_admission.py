@@ -26,6 +26,8 @@ from domain.errors import (
     UnknownNode,
 )
 from domain.operation import Kind, Reason, State
+from gallery.catalogue import Catalogue
+from gallery.index import read_index
 from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect
 from services.admission import Admission
@@ -38,6 +40,7 @@ from tests.services.conftest import Join, now
 from tests.workflows.station import Station, worker_of
 
 ECHO = InstallRequest(backend="echo")
+CPU_ECHO = f"- {{name: cpu-echo, version: '1', uri: 'https://host/echo.tar.gz', sha256: {'c' * 64}}}\n"
 
 
 async def test_an_admitted_install_is_a_run_and_a_queued_row(
@@ -208,6 +211,14 @@ async def test_what_is_not_installed_is_neither_upgraded_nor_rolled_back(
         await admission.ask(kind, node.id, ECHO, actor="ada")
     await inventory.replace(node.id, [Installed(name="echo", version="1")], asked_at=now(), boot_id="")
     assert not (await admission.ask(kind, node.id, ECHO, actor="ada")).joined
+    under_the_name_of_its_build = [Installed(name="cpu-echo", family="cpu-echo")]
+    named = await join()
+    await inventory.replace(named.id, under_the_name_of_its_build, asked_at=now(), boot_id="")
+    catalogue = Catalogue(
+        read_index("- {name: echo, capabilities: {default: cpu-echo}}\n" + CPU_ECHO, gallery="m").entries
+    )
+    metas = replace(admission, intents=replace(admission.intents, catalogue=catalogue))
+    assert not (await metas.ask(kind, named.id, ECHO, actor="ada")).joined
     unread = await join()
     assert not (await admission.ask(kind, unread.id, ECHO, actor="ada")).joined
 

@@ -1,11 +1,13 @@
 """A Batch run that was ended outside: its row says so, members that wait for a turn go on, the rest has a verdict."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client
 
 from activities.fleet import FleetActivities
@@ -57,13 +59,22 @@ async def test_members_that_wait_for_a_turn_go_on_when_their_batch_was_terminate
         await until(partial(site.row, node), lambda row: row.state is State.SUCCEEDED)
 
 
+async def delete(site: Site) -> None:
+    """As the Web UI and `temporal workflow delete` do it."""
+    execution = WorkflowExecution(workflow_id=batch_workflow_id(site.batch_id))
+    request = DeleteWorkflowExecutionRequest(namespace=site.client.namespace, workflow_execution=execution)
+    await site.client.workflow_service.delete_workflow_execution(request)
+    await until(lambda: site.runs.describe(execution.workflow_id), lambda run: run is None or not run.is_open)
+
+
+@pytest.mark.parametrize("end", [Site.terminate, delete])
 async def test_members_without_a_turn_get_a_verdict_and_running_ones_keep_their_own_end(
-    site: Site, repair: BatchRepair
+    site: Site, repair: BatchRepair, end: Callable[[Site], Awaitable[None]]
 ) -> None:
     site.present.update(node.id for node in site.nodes)
     await site.begin(max_parallel=1)
     [running] = await site.at_work(1)
-    await site.terminate()
+    await end(site)
     await asyncio.gather(repair.once(), repair.once())
     members = {member.node_id: member for member in await site.batches.members(site.batch_id)}
     assert members.pop(running).state in OPEN
