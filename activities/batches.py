@@ -68,10 +68,13 @@ class BatchActivities:
         members = [_member(asked.batch, target) for target in asked.targets]
         known = await self._operations.standing([member.op_id for member in members if member.op_id])
         nodes = await self._nodes.among([target.node_id for target in asked.targets])
+        has_ended = await self._batches.has_ended(asked.batch.batch_id)
 
         async def one(target: Target, member: Member) -> Member:
             if member.op_id in known:
                 return member  # a worker died after it had asked: this is that operation
+            if has_ended:
+                return _too_late(member)
             async with gate:
                 activity.heartbeat()
                 return await self._admit(asked.batch, target, member, nodes.get(target.node_id))
@@ -82,7 +85,7 @@ class BatchActivities:
 
     @activity.defn(name=names.WATCH_MEMBERS)
     async def watch_members(self, watch: WatchMembers) -> Watched:
-        """Look at the rows until one has ended or a node went away or came back."""
+        """Look at the rows until one has ended, a node went away or came back, or an attempt that counts failed."""
         looks = 0
         while True:
             if looks % int(HEARTBEAT_EVERY_S / LOOK_EVERY_S) == 0:
@@ -91,9 +94,13 @@ class BatchActivities:
             standing = await self._operations.standing(watch.op_ids)
             ended = {op_id: state for op_id, (state, _) in standing.items() if state in ENDED}
             away = tuple(sorted(op_id for op_id, how in standing.items() if how == (State.WAITING, Reason.NODE_AWAY)))
-            if ended or away != watch.away:
-                return Watched(ended=ended, away=away)
+            attempts = await self._failed_attempts(watch)
+            if ended or away != watch.away or attempts != (watch.attempts or {}):
+                return Watched(ended=ended, away=away, attempts=attempts)
             await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _failed_attempts(self, watch: WatchMembers) -> dict[str, int]:
+        return await self._batches.failed_attempts(watch.op_ids) if watch.attempts is not None else {}
 
     @activity.defn(name=names.CANCEL_MEMBERS)
     async def cancel_members(self, cancel: CancelMembers) -> None:
@@ -125,6 +132,12 @@ def _member(batch: BatchInput, target: Target) -> Member:
     return Member(node_id=target.node_id, node_name=target.node_name, op_id=op_id)
 
 
+def _too_late(member: Member) -> Member:
+    """The row of the batch has an end that this run does not know of: Temporal was restored to an older moment."""
+    detail = "not started: the batch had ended already"
+    return member.model_copy(update={"op_id": None, "verdict": Verdict.NOT_STARTED, "detail": detail})
+
+
 def _operation(batch: BatchInput, target: Target, op_id: str) -> OperationInput:
     return OperationInput(
         request=OperationRequest(
@@ -136,6 +149,7 @@ def _operation(batch: BatchInput, target: Target, op_id: str) -> OperationInput:
             requested_by=batch.requested_by,
             note=batch.note,
             batch_id=batch.batch_id,
+            limits=batch.limits,
             created_at=batch.created_at,
         ),
         policy=batch.policy,

@@ -12,6 +12,7 @@ from temporalio import activity
 from contracts import temporal as names
 from contracts.temporal import FleetWatch
 from domain.errors import NodesmithError
+from services.batch_repair import BatchRepair
 from services.lifecycle import Lifecycle
 from services.ports import MonitorTicks
 from services.repair import Repair
@@ -21,8 +22,11 @@ log = structlog.get_logger()
 
 
 class FleetActivities:
-    def __init__(self, repair: Repair, lifecycle: Lifecycle, retention: Retention, ticks: MonitorTicks) -> None:
+    def __init__(
+        self, repair: Repair, batches: BatchRepair, lifecycle: Lifecycle, retention: Retention, ticks: MonitorTicks
+    ) -> None:
         self._repair = repair
+        self._batches = batches
         self._lifecycle = lifecycle
         self._retention = retention
         self._ticks = ticks
@@ -40,6 +44,7 @@ class FleetActivities:
         """Whatever it does may be done twice: another watch may run for a while after a worker was lost."""
         try:
             await self._repair.once()
+            await self._batches.once()
             await self._lifecycle.sweep()
             await self._retention.sweep()
             await self._ticks.write(activity.info().workflow_run_id or "")

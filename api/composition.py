@@ -177,6 +177,7 @@ def _admission(settings: ControlSettings, database: Database, runs: TemporalRuns
     operations = OperationTable(database)
     return Admission(
         nodes=Nodes(database),
+        inventory=InventoryTable(database),
         operations=operations,
         gate=Gate(operations, runs),
         intents=_intents(settings, database, catalogue),
@@ -202,6 +203,7 @@ def _desk(settings: ControlSettings, database: Database, runs: TemporalRuns, cat
         batches=Batches(database),
         runs=runs,
         intents=_intents(settings, database, catalogue),
+        keys=IdempotencyKeys(database),
         policy=settings.policy,
         clock=utc_now,
     )

@@ -99,5 +99,10 @@ async def _parts(request: Request) -> Parts:
 PartsOf = Annotated[Parts, Depends(_parts)]
 IdempotencyKey = Annotated[
     str | None,
-    Header(max_length=255, description="The same key again is the same operation, however often it is sent."),
+    Header(
+        alias="Idempotency-Key",
+        max_length=255,
+        description="The same key with the same request is the same job, however often it is sent within 7 days; "
+        "with another request it is a 409.",
+    ),
 ]

@@ -53,6 +53,8 @@ STATUS: dict[type[NodesmithError], int] = {
     errors.IdentityInUse: 409,
     errors.NodeRemoved: 410,
     errors.OperationConflict: 409,
+    errors.IdempotencyKeyReused: 409,
+    errors.NotInstalled: 409,
     errors.OperationEnded: 409,
     errors.NotRetryable: 409,
     errors.NotCancellable: 409,

@@ -112,10 +112,18 @@ def _watch(api: ApiClient, accepted: JobAccepted, *, as_json: bool) -> int:
     if as_json:
         print_json_line({"type": "accepted", **accepted.model_dump(mode="json")})
     else:
-        typer.echo(f"operation {accepted.jobID}" + (" (was running already)" if accepted.joined else ""))
+        typer.echo(f"operation {accepted.jobID}{_how(accepted)}")
     return watch(api, accepted.jobID, as_json=as_json, patient=True)
+
+
+def _how(accepted: JobAccepted) -> str:
+    if accepted.repeated:
+        return " (this request was accepted before)"
+    return " (was running already)" if accepted.joined else ""
 
 
 def announcement(accepted: JobAccepted) -> str:
     begun = "The same operation was running already" if accepted.joined else "Accepted"
+    if accepted.repeated:
+        begun = "This request was accepted before"
     return f"{begun}: {accepted.jobID}\n  watch it:  nodesmith ops watch {accepted.jobID}"

@@ -24,7 +24,15 @@ from cli.render import (
 )
 from cli.render import show as display
 from cli.watch_batch import MEMBERS, fetch_batch, watch_batch
-from contracts.batch_http import BatchAccepted, BatchDetail, BatchPlan, BatchView, PlannedMember
+from contracts.batch_http import (
+    BatchAccepted,
+    BatchDetail,
+    BatchPlan,
+    BatchRetry,
+    BatchView,
+    PlannedMember,
+    RetrySelect,
+)
 from contracts.http import Because, Message
 
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="Id of the batch.", show_default=False)]
@@ -98,7 +106,9 @@ def describe(batch: BatchDetail) -> list[tuple[str, str]]:
         ("", escape(batch.detail)),
         ("nodes", escape(counts(batch))),
         ("at a time", str(batch.max_parallel or "all")),
-        ("stops after", f"{batch.max_failures} failures" if batch.max_failures else ""),
+        ("stops after", _limit(batch)),
+        ("attempts", f"at most {batch.max_attempts} a node" if batch.max_attempts else ""),
+        *_troubles(batch),
         ("retry of", batch.retry_of or ""),
         ("asked by", escape(batch.requested_by)),
         ("why", escape(batch.note)),
@@ -106,6 +116,20 @@ def describe(batch: BatchDetail) -> list[tuple[str, str]]:
         ("ended", local_time(batch.ended_at)),
         ("run", escape(batch.temporal_url)),
     ]
+
+
+def _limit(batch: BatchView) -> str:
+    if not batch.max_failures:
+        return ""
+    return f"{batch.max_failures} {'failed attempts' if batch.count_attempts else 'failures'}"
+
+
+def _troubles(batch: BatchView) -> list[tuple[str, str]]:
+    """How often attempts failed, and the most frequent causes."""
+    if not batch.failed_attempts:
+        return []
+    causes = [("", escape(f"{each.attempts} x {each.cause} (nodes: {each.nodes})")) for each in batch.troubles]
+    return [("failed", f"{batch.failed_attempts} attempts on {batch.failed_nodes} nodes"), *causes]
 
 
 def watch(batch_id: BatchId, *, link: Link) -> None:
@@ -141,16 +165,33 @@ def cancel(batch_id: BatchId, *, reason: Reason = None, link: Link) -> None:
 def retry(
     batch_id: BatchId,
     *,
+    failed: Annotated[bool, typer.Option("--failed", help="Where it failed, or was not started.  [default]")] = False,
+    cancelled: Annotated[bool, typer.Option("--cancelled", help="Where it was cancelled.")] = False,
+    all_unfinished: Annotated[
+        bool, typer.Option("--all-unfinished", help="Wherever it ended without success.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--watch", help="Stay until it ends; Ctrl-C leaves it running.")] = False,
     reason: Reason = None,
     link: Link,
 ) -> None:
-    """Ask again, as a new batch, on the nodes where it did not succeed; version and digest stay the same."""
+    """Ask again, as a new batch, on nodes where it did not succeed; version, digest and limits stay the same.
+
+    Nodes where it succeeded are never asked again.
+    """
+    select = _selected(failed=failed, cancelled=cancelled, all_unfinished=all_unfinished)
     with link.api() as api:
-        accepted = read(BatchAccepted, _order(api, batch_id, "retry", reason))
+        body = BatchRetry.model_construct(reason=reason or "", select=select)
+        accepted = read(BatchAccepted, api.post_once(f"/api/batches/{segment(batch_id)}/retry", body))
         announce(accepted, as_json=link.as_json, is_watched=wait)
         if wait:
             raise typer.Exit(watch_batch(api, accepted.batch_id, as_json=link.as_json, patient=True))
+
+
+def _selected(**said: bool) -> RetrySelect:
+    chosen = [RetrySelect(option) for option, is_said in said.items() if is_said]
+    if len(chosen) > 1:
+        raise typer.BadParameter("Say one of --failed, --cancelled and --all-unfinished.")
+    return chosen[0] if chosen else RetrySelect.FAILED
 
 
 def _order(api: ApiClient, batch_id: str, order: str, reason: str | None) -> object:
@@ -172,7 +213,8 @@ def announce(accepted: BatchAccepted, *, as_json: bool, is_watched: bool = False
 
 
 def announcement(accepted: BatchAccepted, *, is_watched: bool) -> str:
-    lines = [f"Accepted: batch {accepted.batch_id} on {len(accepted.jobs)} nodes"]
+    begun = "This request was accepted before" if accepted.repeated else "Accepted"
+    lines = [f"{begun}: batch {accepted.batch_id} on {len(accepted.jobs)} nodes"]
     lines += [f"  skipped {name}: {why}" for name, why in sorted(accepted.skipped.items())]
     return "\n".join(lines if is_watched else [*lines, f"  watch it:  nodesmith batches watch {accepted.batch_id}"])
 

@@ -53,6 +53,12 @@ class Targets:
         int | None,
         typer.Option(min=1, help="Stop after so many.  [default: 3; for installs: never]", show_default=False),
     ] = None
+    count_attempts: Annotated[
+        bool, typer.Option("--count-attempts", help="--max-failures counts every failed attempt, not only nodes.")
+    ] = False
+    max_attempts: Annotated[
+        int | None, typer.Option(min=1, help="Attempts on each node before it gives up.  [default: 10]")
+    ] = None
     wait: Annotated[bool, typer.Option("--watch", help="Stay until it ends; Ctrl-C leaves it running.")] = False
     reason: Reason = None
 
@@ -68,6 +74,8 @@ class Targets:
             "dry_run": self.dry_run,
             "max_parallel": self.max_parallel,
             "max_failures": self.max_failures,
+            "count_attempts": self.count_attempts,
+            "max_attempts": self.max_attempts,
             "reason": self.reason,
         }
         return {option: value for option, value in said.items() if value is not None}

@@ -97,7 +97,7 @@ def retry(
     """Ask again for an operation that did not succeed: a new one that names the old. Nothing is fetched twice."""
     with link.api() as api:
         body = RetryBody.model_construct(reason=reason or "")
-        accepted = read(JobAccepted, api.post(f"/api/operations/{segment(op_id)}/retry", body))
+        accepted = read(JobAccepted, api.post_once(f"/api/operations/{segment(op_id)}/retry", body))
         if link.as_json and wait:
             print_json_line({"type": "accepted", **accepted.model_dump(mode="json")})
         elif link.as_json:

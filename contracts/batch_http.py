@@ -1,11 +1,11 @@
 """Batches over HTTP: what is asked for, what would be done, and how it stands. Free of Temporal, for thin clients."""
 
 from datetime import datetime
-from enum import auto
+from enum import StrEnum, auto
 
 from pydantic import Field
 
-from contracts.http import Shape
+from contracts.http import Because, Shape
 from contracts.operation_http import InstallRequest
 from domain.operation import Kind, Reason
 from domain.wire import WireEnum
@@ -37,7 +37,27 @@ class BatchRequest(InstallRequest):
     everywhere: bool = False
     max_parallel: int = Field(default=20, ge=0, le=MOST_TARGETS)
     max_failures: int | None = Field(default=None, ge=1, le=MOST_TARGETS)
+    count_attempts: bool = Field(
+        default=False, description="`max_failures` counts every failed attempt, not only nodes that gave up."
+    )
     dry_run: bool = False
+
+
+class RetrySelect(StrEnum):
+    """Which members of a batch a retry asks again; never those that succeeded."""
+
+    FAILED = auto()
+    """failed, gave up, never came, met a conflict, or were not started because others failed"""
+    CANCELLED = auto()
+    """cancelled, or not started because the batch was cancelled"""
+    ALL_UNFINISHED = auto()
+    """both, and those whose node was refused"""
+
+
+class BatchRetry(Because):
+    """`POST /api/batches/{id}/retry`."""
+
+    select: RetrySelect = RetrySelect.FAILED
 
 
 class PlannedMember(Shape):
@@ -76,6 +96,8 @@ class BatchAccepted(Shape):
     """node name -> operation id, known before it starts"""
     skipped: dict[str, str] = Field(default_factory=dict)
     """node name -> why"""
+    repeated: bool = False
+    """the same `Idempotency-Key` came with the same request before: this is its answer"""
 
 
 class MemberView(Shape):
@@ -90,6 +112,16 @@ class MemberView(Shape):
     percentage: float = 0.0
 
 
+class Trouble(Shape):
+    """One cause of failed attempts in a batch."""
+
+    cause: str
+    attempts: int
+    """how often it made an attempt fail"""
+    nodes: int
+    """on how many nodes"""
+
+
 class BatchView(Shape):
     batch_id: str
     kind: Kind
@@ -100,6 +132,8 @@ class BatchView(Shape):
     detail: str = ""
     max_parallel: int
     max_failures: int | None = None
+    count_attempts: bool = False
+    max_attempts: int | None = None
     requested_by: str = ""
     note: str = ""
     retry_of: str | None = None
@@ -107,6 +141,12 @@ class BatchView(Shape):
     ended_at: datetime | None = None
     counts: dict[str, int] = Field(default_factory=dict)
     """state or verdict -> how many members"""
+    failed_attempts: int = 0
+    """of all members together; told of one batch, not in lists"""
+    failed_nodes: int = 0
+    """members with at least one failed attempt"""
+    troubles: list[Trouble] = Field(default_factory=list)
+    """the three most frequent causes of failed attempts"""
     message: str = ""
     temporal_url: str = ""
 

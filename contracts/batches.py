@@ -12,12 +12,15 @@ from contracts.batch_http import (
     BatchDetail,
     BatchPlan,
     BatchRequest,
+    BatchRetry,
     BatchState,
     BatchView,
     MemberView,
     PlannedMember,
+    RetrySelect,
+    Trouble,
 )
-from contracts.temporal import Payload, Policy, Wanted
+from contracts.temporal import Limits, Payload, Policy, Wanted
 from domain.identity import derived_op_id
 from domain.node import Protocol
 from domain.operation import Reason, State
@@ -47,6 +50,7 @@ __all__ = [
     "BatchPlan",
     "BatchProgress",
     "BatchRequest",
+    "BatchRetry",
     "BatchState",
     "BatchView",
     "CancelMembers",
@@ -55,7 +59,9 @@ __all__ = [
     "MemberReady",
     "MemberView",
     "PlannedMember",
+    "RetrySelect",
     "Target",
+    "Trouble",
     "Verdict",
     "WatchMembers",
     "Watched",
@@ -129,6 +135,14 @@ class BatchCarried(Payload):
     cancelled_by: str | None = None
     ready: dict[str, str] = Field(default_factory=dict)
     has_turn: tuple[str, ...] = ()
+    away: tuple[str, ...] = ()
+    attempts: dict[str, int] = Field(default_factory=dict)
+    """failed attempts of members that are open"""
+    ended_attempts: int = 0
+    """and of those that have ended"""
+    cancel_reason: str = ""
+    state: BatchState = BatchState.RUNNING
+    detail: str = ""
 
 
 class BatchInput(Payload):
@@ -143,7 +157,11 @@ class BatchInput(Payload):
     max_parallel: int = 20
     """0 = all at once"""
     max_failures: int | None = None
+    count_attempts: bool = False
+    """every failed attempt counts against `max_failures`, not only members that failed"""
     policy: Policy = Policy()
+    limits: Limits = Limits()
+    """what was asked for beside the settings; `policy` has it already, a retry of a member needs it"""
     requested_by: str = ""
     note: str = ""
     retry_of: str | None = None
@@ -156,6 +174,8 @@ class BatchOrder(Payload):
     """Signals `pause`, `resume` and `cancel`."""
 
     by: str = ""
+    reason: str = ""
+    """the person's own words"""
 
 
 class MemberReady(Payload):
@@ -178,16 +198,19 @@ class Admitted(Payload):
 
 
 class WatchMembers(Payload):
-    """Return when one of these ends, or when the set of those that wait for their node changes."""
+    """Return when one of these ends, when the set of those that wait for their node changes, or an attempt fails."""
 
     batch_id: str
     op_ids: tuple[str, ...]
     away: tuple[str, ...] = ()
+    attempts: dict[str, int] | None = None
+    """failed attempts as far as they are known; None: they are not counted"""
 
 
 class Watched(Payload):
     ended: dict[str, State] = Field(default_factory=dict)
     away: tuple[str, ...] = ()
+    attempts: dict[str, int] = Field(default_factory=dict)
 
 
 class CancelMembers(Payload):

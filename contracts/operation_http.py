@@ -39,6 +39,9 @@ class InstallRequest(Shape):
     """how running processes are replaced"""
     wait_for_node_s: float | None = Field(default=None, gt=0, le=90 * 86400)
     deadline_s: float | None = Field(default=None, gt=0, le=90 * 86400)
+    max_attempts: int | None = Field(
+        default=None, ge=1, le=1000, description="Attempts on one node before it gives up; else as the settings say."
+    )
 
 
 class JobAccepted(Shape):
@@ -49,6 +52,8 @@ class JobAccepted(Shape):
     message: str
     joined: bool = False
     """the same operation was running already: this is its id"""
+    repeated: bool = False
+    """the same `Idempotency-Key` came with the same request before: this is its answer"""
     operation: str = ""
     """where its whole story is: /api/operations/{id}"""
     node: str = ""

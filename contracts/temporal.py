@@ -98,6 +98,14 @@ class Wanted(Payload):
     upgrade_policy: UpgradePolicy = UpgradePolicy.RESTART
 
 
+class Limits(Payload):
+    """Limits that somebody asked for, beside those of the settings; a retry keeps them."""
+
+    wait_for_node_s: float | None = None
+    deadline_s: float | None = None
+    max_attempts: int | None = None
+
+
 class OperationRequest(Payload):
     """An admitted operation: identity, target, intent, and who asked for it."""
 
@@ -111,6 +119,7 @@ class OperationRequest(Payload):
     """the person's own reason, as typed"""
     batch_id: str | None = None
     retry_of: str | None = None
+    limits: Limits = Limits()
     created_at: datetime
 
 

@@ -70,6 +70,12 @@ REASONS: dict[Reason, Words] = {
     ),
     Reason.REQUESTED: Words("cancelled by request"),
     Reason.SUPERSEDED: Words("replaced by a newer request"),
+    Reason.BATCH_STOPPED: Words(
+        "its batch stopped because too many others failed", "Mend the cause, then `nodesmith batches retry ID`."
+    ),
+    Reason.BATCH_CANCELLED: Words(
+        "its batch was cancelled", "`nodesmith batches retry ID --cancelled` asks for it again."
+    ),
     Reason.NODE_DRAINED: Words("node drained", "Resume the node, then retry."),
     Reason.NODE_REMOVED: Words("node removed"),
     Reason.FORCED: Words("ended by force, without the node's word", "Look at the node's inventory."),
@@ -162,6 +168,14 @@ ERRORS: dict[str, Words] = {
     ),
     "operation_conflict": Words(
         "Another operation holds this backend on this node.", "Wait for it, or cancel it: `nodesmith ops cancel ID`."
+    ),
+    "idempotency_key_reused": Words(
+        "This Idempotency-Key belongs to another request.", "Send another request with a key of its own."
+    ),
+    "not_installed": Words(
+        "The backend is not installed on the node.",
+        "Install it: `nodesmith backends install NAME --on NODE`. If it was put there just now: "
+        "`nodesmith nodes inventory NODE --refresh`, then ask again.",
     ),
     "operation_ended": Words("The operation has ended already.", "`nodesmith ops show ID` tells how."),
     "not_retryable": Words("Only an operation that did not succeed can be retried.", "Ask for it as a new one."),

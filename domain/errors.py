@@ -204,6 +204,18 @@ class OperationConflict(NodesmithError):
     code = "operation_conflict"
 
 
+class IdempotencyKeyReused(OperationConflict):
+    """This Idempotency-Key belongs to another request."""
+
+    code = "idempotency_key_reused"
+
+
+class NotInstalled(NodesmithError):
+    """The backend is not installed on the node."""
+
+    code = "not_installed"
+
+
 class OperationEnded(NodesmithError):
     """The operation has ended already."""
 

@@ -5,6 +5,7 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
@@ -24,7 +25,7 @@ def new_op_id() -> str:
 
 
 def derived_op_id(*parts: str) -> str:
-    """The same id for the same parts, whoever asks: batch members and idempotency keys."""
+    """The same id for the same parts, whoever asks: members of a batch."""
     return str(uuid.uuid5(_NAMESPACE, "\x1f".join(parts)))
 
 
@@ -46,7 +47,7 @@ def _last_part(uri: str) -> str:
     return file_name
 
 
-def intent_digest(*, kind: str, version: str, uri: str, force: bool) -> str:
+def intent_digest(wanted: Mapping[str, object]) -> str:
     """What an operation wants, in 16 hex digits: two requests with one digest are one operation."""
-    wanted = json.dumps([kind, version, uri, force], separators=(",", ":"))
-    return hashlib.sha256(wanted.encode()).hexdigest()[:16]
+    said = json.dumps(wanted, separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()[:16]

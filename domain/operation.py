@@ -92,6 +92,8 @@ class Reason(WireEnum):
     # cancellations
     REQUESTED = "requested"
     SUPERSEDED = "superseded"
+    BATCH_STOPPED = "batch_stopped"
+    BATCH_CANCELLED = "batch_cancelled"
     NODE_DRAINED = "node_drained"
     NODE_REMOVED = "node_removed"
     FORCED = "forced"

@@ -29,6 +29,7 @@ from contracts.temporal import (
     PhaseReport,
     RowEndNotice,
     Run,
+    Turn,
     Wanted,
 )
 from domain.errors import AlreadyRunning
@@ -158,6 +159,30 @@ class TemporalRuns:
                 return await starting.start(self._client, start)
         except AlreadyRunning as known:
             return known.run_id
+
+    async def begun_batch(self, batch_id: str) -> BatchInput | None:
+        """With what that batch was started, as its run has it; None when Temporal knows no such run."""
+        handle = self._client.get_workflow_handle(batches.batch_workflow_id(batch_id))
+        try:
+            async with self._calls.reading():
+                first = await anext(handle.fetch_history_events(page_size=1))
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise
+        payloads = first.workflow_execution_started_event_attributes.input.payloads
+        batch: BatchInput = (await self._client.data_converter.decode(payloads, [BatchInput]))[0]
+        return batch.model_copy(update={"carried": None})
+
+    async def open_batches(self) -> set[str]:
+        """Ids of the batches whose run is open. Visibility lags behind: describe before believing one is missing."""
+        query = f"WorkflowType = '{batches.BATCH}' AND ExecutionStatus = 'Running'"
+        async with self._lists.reading():
+            found = [execution.id async for execution in self._client.list_workflows(query)]
+        return {workflow_id.removeprefix(batches.batch_workflow_id("")) for workflow_id in found}
+
+    async def give_turn(self, workflow_id: str, op_id: str) -> None:
+        await self._signal(workflow_id, names.SIGNAL_TURN, Turn(op_id=op_id))
 
     async def order_batch(self, batch_id: str, signal: str, order: BatchOrder) -> bool:
         """Pause, resume or cancel; False when that batch has ended."""

@@ -114,9 +114,16 @@ class Intents:
         return Wanted(kind=kind, backend=bare or family, family=family, alias=request.alias, force=request.force)
 
 
+SAME_RESULT = frozenset({"family", "mirrors", "size"})
+"""fields of `Wanted` that change nothing on the node: the lock itself, other places of the same artifact, its length"""
+LEFT_TO_NODE = frozenset({"backend", "name", "alias"})
+"""and these neither, when what is on the node is rolled back or removed: the family says which"""
+
+
 def intent_of(wanted: Wanted) -> str:
     """Two requests with one digest are one operation; a tag that was pinned is another version when it has moved."""
-    return intent_digest(kind=wanted.kind, version=wanted.version, uri=wanted.uri, force=wanted.force)
+    ignored = SAME_RESULT if wanted.kind in BRINGS_AN_ARTIFACT else SAME_RESULT | LEFT_TO_NODE
+    return intent_digest(wanted.model_dump(mode="json", exclude=set(ignored)))
 
 
 def _at(wanted: Wanted, digest: str) -> Wanted:

@@ -1,9 +1,10 @@
 """Batches: what was asked for, of whom, and what became of each node."""
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, func, select, update
+from sqlalchemy import ColumnElement, Select, case, exists, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -16,17 +17,25 @@ from contracts.batches import (
     CloseBatch,
     Member,
     MemberView,
+    Verdict,
     member_op_id,
 )
 from contracts.operation_http import ProgressView
 from contracts.words import tell
 from domain.operation import Kind, Reason, State
+from store.batch_troubles import Troubles, troubles_of
 from store.database import Database
 from store.models import BatchMemberRow, BatchRow, OperationRow
 
 WAITING_FOR_TURN = "waiting_for_turn"
 _WITHOUT_NODES = {"targets", "left_out", "carried"}
-_STANDING = func.coalesce(BatchMemberRow.verdict, OperationRow.state, WAITING_FOR_TURN)
+_NOT_STARTED = Verdict.NOT_STARTED.value
+_VERDICT = case(
+    (BatchMemberRow.verdict == _NOT_STARTED, func.coalesce(OperationRow.state, _NOT_STARTED)),
+    else_=BatchMemberRow.verdict,
+)
+"""an operation that is there was started, whatever a repair wrote that did not see it yet"""
+_STANDING = func.coalesce(_VERDICT, OperationRow.state, WAITING_FOR_TURN)
 
 
 class Batches:
@@ -53,25 +62,56 @@ class Batches:
                 await session.execute(first.on_conflict_do_update(index_elements=["batch_id", "node_id"], set_=changes))
 
     async def close(self, close: CloseBatch) -> None:
-        """The batch's state; never backwards in time."""
+        """The batch's state; never backwards in time, and never out of an end."""
         await self.note(close.batch_id, close.members)
         changes = {"state": close.state.value, "detail": close.detail, "at": close.at}
         if close.state in ENDED_BATCHES:
             changes["ended_at"] = close.at
-        mine = update(BatchRow).where(BatchRow.batch_id == close.batch_id, BatchRow.at <= close.at)
+        mine = update(BatchRow).where(
+            BatchRow.batch_id == close.batch_id, BatchRow.at <= close.at, _may_move_to(close.state)
+        )
         async with self._database.session() as session:
             await session.execute(mine.values(changes))
 
     async def find(self, batch_id: str) -> BatchView | None:
-        found = await self._views(select(BatchRow).where(BatchRow.batch_id == batch_id))
-        return found[0] if found else None
+        async with self._database.snapshot() as session:
+            return await _one_view(session, batch_id)
 
     async def detail(self, batch_id: str) -> BatchDetail | None:
         """The batch and every node of it, as they were at one moment."""
         async with self._database.snapshot() as session:
-            found = await _views(session, select(BatchRow).where(BatchRow.batch_id == batch_id))
+            found = await _one_view(session, batch_id)
             members = await _members(session, batch_id) if found else []
-        return BatchDetail(**{**dict(found[0]), "members": members}) if found else None
+        return BatchDetail(**{**dict(found), "members": members}) if found else None
+
+    async def failed_attempts(self, op_ids: Sequence[str]) -> dict[str, int]:
+        """Of these operations, those with failed attempts, and how many; `attempt` is the number of the next one."""
+        row = OperationRow
+        counted = select(row.op_id, row.attempt).where(row.op_id.in_(op_ids), row.attempt > 1)
+        async with self._database.reading() as session:
+            return {op_id: attempt - 1 for op_id, attempt in await session.execute(counted)}
+
+    async def open_ids(self) -> set[str]:
+        async with self._database.reading() as session:
+            return set(await session.scalars(select(BatchRow.batch_id).where(BatchRow.ended_at.is_(None))))
+
+    async def has_ended(self, batch_id: str) -> bool:
+        async with self._database.reading() as session:
+            ended_at = select(BatchRow.ended_at).where(BatchRow.batch_id == batch_id)
+            return await session.scalar(ended_at) is not None
+
+    async def end_outside(self, batch_id: str, *, detail: str, at: datetime) -> bool:
+        """End a batch whose run is gone, and give a verdict to members without an operation; False if it has ended."""
+        is_open = (BatchRow.batch_id == batch_id, BatchRow.ended_at.is_(None))
+        ends = {"state": BatchState.STOPPED.value, "detail": detail, "at": at, "ended_at": at}
+        begun = exists().where(OperationRow.op_id == BatchMemberRow.op_id)
+        idle = (BatchMemberRow.batch_id == batch_id, BatchMemberRow.verdict.is_(None), ~begun)
+        verdict = {"verdict": Verdict.NOT_STARTED.value, "detail": f"not started: the batch {detail}"}
+        async with self._database.session() as session:
+            if not (await session.scalars(update(BatchRow).where(*is_open).values(ends).returning(BatchRow.at))).all():
+                return False
+            await session.execute(update(BatchMemberRow).where(*idle).values(verdict))
+        return True
 
     async def request(self, batch_id: str) -> BatchInput | None:
         """What was asked for, without the nodes."""
@@ -91,6 +131,12 @@ class Batches:
     async def _views(self, wanted: Select[BatchRow]) -> list[BatchView]:
         async with self._database.snapshot() as session:
             return await _views(session, wanted)
+
+
+async def _one_view(session: AsyncSession, batch_id: str) -> BatchView | None:
+    """With what went wrong so far; lists do without."""
+    found = await _views(session, select(BatchRow).where(BatchRow.batch_id == batch_id))
+    return _with_troubles(found[0], await troubles_of(session, batch_id)) if found else None
 
 
 async def _views(session: AsyncSession, wanted: Select[BatchRow]) -> list[BatchView]:
@@ -163,6 +209,8 @@ def _view(row: BatchRow, counts: dict[str, int]) -> BatchView:
         detail=row.detail,
         max_parallel=asked["max_parallel"],
         max_failures=asked["max_failures"],
+        count_attempts=asked.get("count_attempts", False),
+        max_attempts=asked.get("limits", {}).get("max_attempts"),
         requested_by=row.requested_by,
         note=asked["note"],
         retry_of=asked["retry_of"],
@@ -171,6 +219,17 @@ def _view(row: BatchRow, counts: dict[str, int]) -> BatchView:
         counts=counts,
         message=_told(row, counts),
     )
+
+
+def _with_troubles(view: BatchView, troubles: Troubles) -> BatchView:
+    counted = {"failed_attempts": troubles.attempts, "failed_nodes": troubles.nodes, "troubles": troubles.causes}
+    message = "; ".join(part for part in (view.message, troubles.told()) if part)
+    return view.model_copy(update={**counted, "message": message})
+
+
+def _may_move_to(state: BatchState) -> ColumnElement[bool]:
+    """A stopped batch says so again when its last member has ended; otherwise an end stays as it is."""
+    return or_(BatchRow.ended_at.is_(None), BatchRow.state == state.value)
 
 
 def _told(row: BatchRow, counts: dict[str, int]) -> str:
@@ -188,7 +247,7 @@ def _member_view(member: BatchMemberRow, operation: OperationRow | None) -> Memb
         state=member.verdict or WAITING_FOR_TURN,
         detail=member.detail,
     )
-    if operation is None or member.verdict is not None:
+    if operation is None or member.verdict not in (None, _NOT_STARTED):
         return view
     state, reason = State(operation.state), Reason(operation.reason) if operation.reason else None
     told = tell(state, reason, operation.detail)

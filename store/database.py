@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from domain.errors import InvalidRequest, ServiceUnavailable
 from domain.patience import Patience
 
-HEAD = "2026_11_17_monitor_ticks"
+HEAD = "2026_11_17_idempotency"
 """the newest migration; a test keeps it so"""
 MIGRATION_LOCK = 7_305_001
 EVENT_LOCK = 7_305_002

@@ -14,6 +14,7 @@ from domain.errors import InvalidRequest
 from domain.identity import family_of
 from store.clock import Clock, utc_now
 from store.database import Database
+from store.idempotency import KEY_EXPIRED
 from store.models import BatchMemberRow, BatchRow, IdempotencyKeyRow, OperationRow
 from store.operations import IS_OPEN, IS_UNSUCCESSFUL
 from store.views import operation_view
@@ -84,7 +85,7 @@ class History:
             await session.execute(delete(BatchRow).where(BatchRow.batch_id.in_(old_batches)))
             gone = delete(OperationRow).where(OperationRow.op_id.in_(old)).returning(OperationRow.op_id)
             purged = list(await session.scalars(gone))
-            await session.execute(delete(IdempotencyKeyRow).where(IdempotencyKeyRow.created_at < ended_before))
+            await session.execute(delete(IdempotencyKeyRow).where(KEY_EXPIRED))
         return len(purged)
 
     async def pending(self) -> tuple[list[PendingWork], list[PendingWork]]:

@@ -75,6 +75,13 @@ class InventoryTable:
         async with self._database.session() as session:
             return [(row.node_id, name, _installed(row)) for name, row in await session.execute(ours)]
 
+    async def uncertain(self, node_ids: Sequence[str]) -> set[str]:
+        """Of these, the nodes whose copy was never taken or may be out of date."""
+        wanted = select(NodeRow.id).outerjoin(InventoryScanRow, InventoryScanRow.node_id == NodeRow.id)
+        wanted = wanted.where(NodeRow.id.in_(node_ids), _may_be_wrong(self._clock()))
+        async with self._database.session() as session:
+            return set(await session.scalars(wanted))
+
     async def replace(self, node_id: str, backends: Sequence[Installed], *, asked_at: datetime, boot_id: str) -> bool:
         """Take over a node's whole list: what it no longer names is gone. False when a newer one is here already."""
         rows = {row["family"]: row for row in (_row(node_id, each, asked_at) for each in backends)}

@@ -221,15 +221,19 @@ class OperationEventRow(Base):
 
 
 class IdempotencyKeyRow(Base):
-    """Which operation an `Idempotency-Key` of a caller stands for."""
+    """Which request an `Idempotency-Key` of a caller stands for, and the job that it became."""
 
     __tablename__ = "idempotency_keys"
 
     actor: Mapped[str] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(primary_key=True)
-    intent: Mapped[str]
+    digest: Mapped[str]
+    """of route, resolved target and whole body"""
     op_id: Mapped[str]
-    created_at: Mapped[datetime] = mapped_column(server_default=text("now()"))
+    """reserved before the start; the job's id unless it joined another"""
+    job_id: Mapped[str | None]
+    """what was answered; NULL until the start was noted"""
+    created_at: Mapped[datetime] = mapped_column(server_default=text("now()"), index=True)
 
 
 class SignInCodeRow(Base):

@@ -16,10 +16,10 @@ BREAKS = (
         rules("S1"),
         "the answer waits for the node",
         "services/admission.py",
-        "        if idempotency_key:\n            await after_start(",
-        "        while (row := await self.operations.find(op_id)) is None or row.state not in ENDED:\n"
+        "        await asked.note(claim, job_id)\n",
+        "        while (row := await self.operations.find(job_id)) is None or row.state not in ENDED:\n"
         "            await __import__('asyncio').sleep(0.1)\n"
-        "        if idempotency_key:\n            await after_start(",
+        "        await asked.note(claim, job_id)\n",
     ),
     Break(
         rules("S2"),
@@ -31,7 +31,7 @@ BREAKS = (
     Break(
         rules("S3"),
         "a request for one node goes to everybody",
-        "services/batches.py",
+        "services/batch_planning.py",
         "return [await self._known(name) for name in dict.fromkeys(request.nodes)]",
         "return await self.nodes.list()",
         only="test_one_target_is_one_node_and_everywhere_is_everybody",
@@ -113,7 +113,7 @@ BREAKS = (
     Break(
         rules("S46"),
         "agent nodes are asked too",
-        "services/batches.py",
+        "services/batch_planning.py",
         "    if node.node_type is not NodeType.BACKEND:\n        why =",
         '    if node.node_type == "nothing":\n        why =',
     ),
@@ -142,7 +142,7 @@ BREAKS = (
     Break(
         rules("S55"),
         "an upgrade goes where it never was",
-        "services/batches.py",
+        "services/admission.py",
         "NEEDS_IT_INSTALLED = frozenset({Kind.UPGRADE, Kind.ROLLBACK})",
         "NEEDS_IT_INSTALLED = frozenset({Kind.ROLLBACK})",
     ),
@@ -170,7 +170,7 @@ BREAKS = (
     Break(
         rules("S63 H41"),
         "the guard is left out",
-        "services/batches.py",
+        "services/batch_planning.py",
         "        self._refuse_concrete(request)\n",
         "",
     ),

@@ -153,10 +153,10 @@ BEYOND = (
         _DEGRADED_MODES,
         "without NATS an install is refused",
         "services/admission.py",
-        "        wanted = self.intents.wanted(kind, request, capability=capability(target))\n        asked_for",
+        "        wanted = self.intents.wanted(kind, request, capability=capability(target))\n",
         "        wanted = self.intents.wanted(kind, request, capability=capability(target))\n"
         "        if target.last_heartbeat is None:\n"
-        "            raise UnknownNode('NATS does not answer.', node=node)\n        asked_for",
+        "            raise UnknownNode('NATS does not answer.', node=node)\n",
         tests=(_DEGRADED + "test_without_nats_installs_are_accepted_and_wait",),
     ),
     Break(
@@ -179,8 +179,8 @@ BEYOND = (
         _CHAOTIC,
         "a repeated request is another batch",
         "services/batches.py",
-        'batch_id = derived_op_id("batch", actor, idempotency_key) if idempotency_key else new_op_id()',
-        "batch_id = new_op_id()",
+        "batch = batch_of(claim.op_id)",
+        "batch = batch_of(__import__('domain.identity').identity.new_op_id())",
         tests=("tests/services/test_batch_crashes.py::test_an_api_may_die_while_it_starts_a_batch",),
     ),
     Break(

@@ -30,6 +30,7 @@ from runtime.monitor import MonitorRun
 from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect, prepare_namespace
 from runtime.trust import trusting
+from services.batch_repair import BatchRepair
 from services.gate import Gate
 from services.identity import Impostors
 from services.inventory import Inventory
@@ -105,7 +106,8 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
     lifecycle = Lifecycle(nodes, life, runs, presence, _now, Revocation(Voices(database), None, _now))
     retention = Retention(History(database), AuditTrail(database), _now, settings.history_kept)
     ticks = MonitorTicks(database)
-    fleet = FleetActivities(Repair(nodes, operations, runs, link, _now), lifecycle, retention, ticks)
+    repairs = Repair(nodes, operations, runs, link, _now), BatchRepair(Batches(database), runs, _now)
+    fleet = FleetActivities(*repairs, lifecycle, retention, ticks)
     watch = FleetWatch(tick=settings.fleet_tick)
     guard = MonitorGuard(ticks, MonitorRun(temporal), watch, settings.monitor_silence)
     async with (

@@ -30,9 +30,8 @@ with workflow.unsafe.imports_passed_through():
         WatchMembers,
     )
     from contracts.temporal import SIGNAL_TURN, Turn
-    from domain.operation import State
-
-FAILURES = frozenset({State.FAILED, State.EXPIRED, State.DEAD_LETTER})
+    from domain.operation import Reason
+    from workflows.batch_failures import Failures
 
 
 @workflow.defn(name=names.BATCH)
@@ -46,16 +45,17 @@ class Batch:
         self._waiting = list(carried.waiting)
         self._open: dict[str, Target] = dict(carried.open_ops)
         self._joined = set(carried.joined)
-        self._away: frozenset[str] = frozenset()
+        self._away = frozenset(carried.away)
         self._ready = dict(carried.ready)
         """who was away and could begin now, in the order of their return, with the id of their run"""
         self._has_turn = set(carried.has_turn)
         """who was away and has a place again, whatever its row says yet"""
-        self._failures = carried.failures
+        self._failures = Failures(batch, carried)
         self._paused = carried.paused
         self._cancelled_by = carried.cancelled_by
-        self._state = BatchState.RUNNING
-        self._detail = ""
+        self._cancel_reason = carried.cancel_reason
+        self._state = carried.state
+        self._detail = carried.detail
         self._orders = 0
 
     @workflow.run
@@ -82,6 +82,7 @@ class Batch:
     def cancel(self, order: BatchOrder) -> None:
         if self._cancelled_by is None:
             self._cancelled_by = order.by
+            self._cancel_reason = order.reason
             self._orders += 1
 
     @workflow.signal(name=names.SIGNAL_READY)
@@ -100,7 +101,7 @@ class Batch:
             waiting=len(self._waiting),
             running=len(self._open),
             ended=ended,
-            failures=self._failures,
+            failures=self._failures.members,
         )
 
     # the process
@@ -123,7 +124,7 @@ class Batch:
 
     def _next(self) -> tuple[Target, ...]:
         """Whose turn it is: as many as fit into the window beside those that really run."""
-        if self._paused or self._cancelled_by is not None or self._too_many_failures():
+        if self._paused or self._cancelled_by is not None or self._failures.are_too_many():
             return ()
         return tuple(self._waiting[: min(self._room(), options.ADMIT_AT_ONCE)])
 
@@ -137,15 +138,14 @@ class Batch:
         """Whose turn it is of those whose nodes were away."""
         if self._paused or self._cancelled_by is not None:
             return ()
-        room = options.ADMIT_AT_ONCE if self._too_many_failures() else self._room()
+        room = options.ADMIT_AT_ONCE if self._failures.are_too_many() else self._room()
         return tuple(islice((op_id for op_id in self._ready if op_id in self._open), room))
 
     async def _let_begin(self, back: tuple[str, ...]) -> None:
         """Unless the batch has stopped meanwhile: what broke others is not done to those who come late."""
         runs = {op_id: self._ready.pop(op_id) for op_id in back}
-        if self._too_many_failures():
-            detail = f"batch stopped after {self._failures} failures"
-            await self._do(names.CANCEL_MEMBERS, CancelMembers(op_ids=back, by=self._batch.requested_by, detail=detail))
+        if self._failures.are_too_many():
+            await self._cancel_members(back, self._name(), Reason.BATCH_STOPPED, self._why_stopped())
         else:
             self._has_turn.update(runs)
             await asyncio.gather(*(self._give_turn(op_id, run) for op_id, run in runs.items()))
@@ -172,7 +172,12 @@ class Batch:
         """Until something ends, a node goes or comes, or somebody gives an order."""
         watching = workflow.start_activity(
             names.WATCH_MEMBERS,
-            WatchMembers(batch_id=self._batch.batch_id, op_ids=tuple(self._open), away=tuple(sorted(self._away))),
+            WatchMembers(
+                batch_id=self._batch.batch_id,
+                op_ids=tuple(self._open),
+                away=tuple(sorted(self._away)),
+                attempts=self._failures.known_attempts,
+            ),
             result_type=Watched,
             **options.WATCH_MEMBERS,
         )
@@ -188,23 +193,30 @@ class Batch:
 
     def _note(self, watched: Watched) -> None:
         self._away = frozenset(watched.away)
-        for op_id, state in watched.ended.items():
+        self._failures.note(watched)
+        for op_id in watched.ended:
             del self._open[op_id]
             self._ready.pop(op_id, None)
             self._has_turn.discard(op_id)
-            self._failures += state in FAILURES
 
     async def _heed_orders(self) -> None:
         if self._cancelled_by is not None and self._state is not BatchState.CANCELLING:
-            await self._stop(BatchState.CANCELLING, f"batch cancelled by {self._cancelled_by or 'somebody'}")
+            await self._stop(BatchState.CANCELLING, f"batch {self._why_cancelled()}")
             await self._cancel_ours(self._cancelled_by)
-        elif self._too_many_failures() and (self._waiting or self._ready):
-            await self._stop(BatchState.STOPPED, f"batch stopped after {self._failures} failures")
+        elif self._failures.are_too_many() and (self._waiting or self._ready):
+            await self._stop(BatchState.STOPPED, f"batch {self._why_stopped()}")
         elif self._state in (BatchState.RUNNING, BatchState.PAUSED):
             await self._say(BatchState.PAUSED if self._paused else BatchState.RUNNING)
 
-    def _too_many_failures(self) -> bool:
-        return self._batch.max_failures is not None and self._failures >= self._batch.max_failures
+    def _name(self) -> str:
+        return f"batch {self._batch.batch_id}"
+
+    def _why_stopped(self) -> str:
+        return f"stopped after {self._failures.told()}"
+
+    def _why_cancelled(self) -> str:
+        by = f"cancelled by {self._cancelled_by or 'somebody'}"
+        return f"{by}: {self._cancel_reason}" if self._cancel_reason else by
 
     async def _stop(self, state: BatchState, why: str) -> None:
         """Whoever has not had its turn will not have one."""
@@ -217,15 +229,20 @@ class Batch:
         """An operation that we only joined belongs to whoever asked for it."""
         ours = tuple(op_id for op_id in self._open if op_id not in self._joined)
         if ours:
-            await self._do(names.CANCEL_MEMBERS, CancelMembers(op_ids=ours, by=by, detail="batch cancelled"))
+            await self._cancel_members(ours, by, Reason.BATCH_CANCELLED, self._why_cancelled())
+
+    async def _cancel_members(self, op_ids: tuple[str, ...], by: str, why: Reason, detail: str) -> None:
+        """Each says which batch ended it, and why."""
+        order = CancelMembers(op_ids=op_ids, by=by, why=why, detail=f"{self._name()} {detail}")
+        await self._do(names.CANCEL_MEMBERS, order)
 
     async def _end(self) -> BatchProgress:
         """Members that failed make the run red in the Web UI."""
         ends = {BatchState.CANCELLING: BatchState.CANCELLED, BatchState.STOPPED: BatchState.STOPPED}
         await self._say(ends.get(self._state, BatchState.COMPLETED), self._detail)
         await workflow.wait_condition(workflow.all_handlers_finished)
-        if self._failures and self._state is not BatchState.CANCELLED:
-            summary = f"{self._failures} of {len(self._batch.targets)} failed"
+        if self._failures.members and self._state is not BatchState.CANCELLED:
+            summary = f"{self._failures.members} of {len(self._batch.targets)} failed"
             raise ApplicationError(summary, type="members_failed", non_retryable=True)
         return self.progress()
 
@@ -251,15 +268,24 @@ class Batch:
         return self._batch.model_copy(update={"targets": (), "left_out": (), "carried": None})
 
     def _continue_as_new_if_long(self) -> None:
-        if workflow.info().is_continue_as_new_suggested() and self._state is BatchState.RUNNING:
-            carried = BatchCarried(
-                waiting=tuple(self._waiting),
-                open_ops=self._open,
-                joined=tuple(sorted(self._joined)),
-                failures=self._failures,
-                paused=self._paused,
-                cancelled_by=self._cancelled_by,
-                ready=self._ready,
-                has_turn=tuple(sorted(self._has_turn)),
-            )
-            workflow.continue_as_new(self._batch.model_copy(update={"carried": carried}))
+        if (self._waiting or self._open) and workflow.info().is_continue_as_new_suggested():
+            workflow.continue_as_new(self._batch.model_copy(update={"carried": self._carried()}))
+
+    def _carried(self) -> BatchCarried:
+        """Everything that the next run needs to go on as if it were this one."""
+        return BatchCarried(
+            waiting=tuple(self._waiting),
+            open_ops=self._open,
+            joined=tuple(sorted(self._joined)),
+            failures=self._failures.members,
+            paused=self._paused,
+            cancelled_by=self._cancelled_by,
+            ready=self._ready,
+            has_turn=tuple(sorted(self._has_turn)),
+            away=tuple(sorted(self._away)),
+            attempts=self._failures.attempts,
+            ended_attempts=self._failures.ended_attempts,
+            cancel_reason=self._cancel_reason,
+            state=self._state,
+            detail=self._detail,
+        )

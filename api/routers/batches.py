@@ -10,7 +10,15 @@ from api.auth import Operator, viewer
 from api.ordering import start_batch
 from api.parts import IdempotencyKey, PartsOf
 from api.problems import responses
-from contracts.batches import BatchAccepted, BatchDetail, BatchPlan, BatchRequest, BatchView, batch_workflow_id
+from contracts.batches import (
+    BatchAccepted,
+    BatchDetail,
+    BatchPlan,
+    BatchRequest,
+    BatchRetry,
+    BatchView,
+    batch_workflow_id,
+)
 from contracts.http import Because, Message
 from contracts.operation_http import HoldBody, HoldView
 from domain.errors import UnknownBatch
@@ -59,10 +67,19 @@ async def get_batch(batch_id: BatchId, parts: PartsOf) -> BatchDetail:
 
 @router.post("/batches/{batch_id}/retry", status_code=202, responses=responses(400, 404, 409))
 async def retry_batch(
-    batch_id: BatchId, request: Request, parts: PartsOf, actor: Operator, body: Because | None = None
+    batch_id: BatchId,
+    request: Request,
+    parts: PartsOf,
+    actor: Operator,
+    *,
+    body: BatchRetry | None = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> BatchAccepted:
-    """A new batch over the nodes that did not succeed, with the same version and digest."""
-    accepted = await parts.desk.retry(batch_id, actor=actor, note=body.reason if body else "")
+    """A new batch over nodes that did not succeed, with the same version, digest and limits; `select` says which.
+
+    A 409 names the nodes when none of them can take it any more.
+    """
+    accepted = await parts.desk.retry(batch_id, body, actor=actor, idempotency_key=idempotency_key)
     auditing.tell(request, after=accepted.model_dump(mode="json"))
     return accepted
 
@@ -72,16 +89,14 @@ async def pause_batch(
     batch_id: BatchId, request: Request, parts: PartsOf, actor: Operator, body: Because | None = None
 ) -> Message:
     """What runs goes on; nothing more is started."""
-    del body  # the audit trail reads it
-    return await _order(request, parts, batch_id, "pause", actor)
+    return await _order(request, parts, batch_id, "pause", actor=actor, because=body)
 
 
 @router.post("/batches/{batch_id}/resume", responses=responses(400, 404, 409))
 async def resume_batch(
     batch_id: BatchId, request: Request, parts: PartsOf, actor: Operator, body: Because | None = None
 ) -> Message:
-    del body  # the audit trail reads it
-    return await _order(request, parts, batch_id, "resume", actor)
+    return await _order(request, parts, batch_id, "resume", actor=actor, because=body)
 
 
 @router.post("/batches/{batch_id}/cancel", responses=responses(400, 404, 409))
@@ -89,8 +104,7 @@ async def cancel_batch(
     batch_id: BatchId, request: Request, parts: PartsOf, actor: Operator, body: Because | None = None
 ) -> Message:
     """Nothing more is started, and what this batch started is cancelled; what it only joined goes on."""
-    del body  # the audit trail reads it
-    return await _order(request, parts, batch_id, "cancel", actor)
+    return await _order(request, parts, batch_id, "cancel", actor=actor, because=body)
 
 
 @router.get("/hold", responses=responses())
@@ -117,9 +131,11 @@ def _told(request: Request, before: HoldView, after: HoldView) -> HoldView:
     return after
 
 
-async def _order(request: Request, parts: PartsOf, batch_id: str, order: str, actor: str) -> Message:
+async def _order(
+    request: Request, parts: PartsOf, batch_id: str, order: str, *, actor: str, because: Because | None
+) -> Message:
     known = await parts.batches.find(batch_id)
-    await parts.desk.order(batch_id, ORDERS[order], actor=actor)
+    await parts.desk.order(batch_id, ORDERS[order], actor=actor, reason=because.reason if because else "")
     auditing.tell(request, before={"state": known.state} if known else None, after={"order": order})
     return Message(message=f"batch {order} accepted")
 

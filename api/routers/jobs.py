@@ -9,7 +9,7 @@ from api.auth import Operator, viewer
 from api.awaiting import batch_end
 from api.localai import batch_op_status, batch_went_well, op_status
 from api.ordering import start_batch
-from api.parts import PartsOf
+from api.parts import IdempotencyKey, PartsOf
 from api.problems import respond, responses
 from contracts.batches import BatchRequest
 from contracts.localai_http import OpStatus
@@ -42,11 +42,15 @@ async def get_op_status(
 
 @router.post("/api/backends/system/delete/{backend}", response_model=Done, responses=responses(400, 404, 409, 504))
 async def delete_everywhere_and_wait(
-    backend: Annotated[str, Path(description="Name of the backend.")], request: Request, parts: PartsOf, actor: Operator
+    backend: Annotated[str, Path(description="Name of the backend.")],
+    request: Request,
+    parts: PartsOf,
+    actor: Operator,
+    key: IdempotencyKey = None,
 ) -> Done | JSONResponse:
     """Remove a backend wherever it is and wait up to two minutes. 504: it goes on, under the job id that is named."""
     asked = BatchRequest(kind=Kind.REMOVE, backend=backend, everywhere=True)
-    batch_id = (await start_batch(request, parts, asked, actor=actor)).batch_id
+    batch_id = (await start_batch(request, parts, asked, actor=actor, idempotency_key=key)).batch_id
     ended = await batch_end(parts, batch_id)
     if ended is None:
         raise NoAnswer(f"{backend} is still being removed: batch {batch_id} goes on.", batch=batch_id)

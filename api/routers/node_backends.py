@@ -7,7 +7,7 @@ from api import auditing
 from api.auth import Operator
 from api.awaiting import operation_end
 from api.known import Node, known_node
-from api.parts import PartsOf
+from api.parts import IdempotencyKey, PartsOf
 from api.problems import respond, responses
 from contracts.http import Message
 from contracts.localai_http import DeleteBody
@@ -20,11 +20,11 @@ router = APIRouter(prefix="/api/nodes", tags=["LocalAI"])
 
 @router.post("/{node}/backends/delete", response_model=Message, responses=responses(400, 404, 409, 504))
 async def delete_backend(
-    node: Node, body: DeleteBody, request: Request, parts: PartsOf, actor: Operator
+    node: Node, body: DeleteBody, request: Request, parts: PartsOf, actor: Operator, *, key: IdempotencyKey = None
 ) -> Message | JSONResponse:
     """Remove a backend and wait up to two minutes for the node. 504: it goes on, under the job id that is named."""
     asked = InstallRequest(backend=body.backend)
-    accepted = await parts.admission.ask(Kind.REMOVE, node, asked, actor=actor)
+    accepted = await parts.admission.ask(Kind.REMOVE, node, asked, actor=actor, idempotency_key=key)
     after = {"backend": body.backend, "op_id": accepted.jobID}
     auditing.tell(request, target=accepted.node, target_id=accepted.node_id, after=after)
     ended = await operation_end(parts, accepted.jobID)

@@ -5,23 +5,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Request
+from fastapi import APIRouter, Depends, Request
 
 from api import auditing
 from api.auth import Operator, admin, viewer
 from api.known import Node, known_node
-from api.parts import PartsOf
+from api.parts import IdempotencyKey, PartsOf
 from api.problems import responses
 from contracts.node_http import Approved, NodeView
 from contracts.operation_http import InstallRequest, JobAccepted
 from domain.operation import Kind
 
 router = APIRouter(prefix="/api/nodes", tags=["nodes"], dependencies=[Depends(viewer)])
-
-IdempotencyKey = Annotated[
-    str | None,
-    Header(max_length=255, description="The same key again is the same operation, however often it is sent."),
-]
 
 
 @router.get("/{node}", responses=responses(400, 404))

@@ -8,7 +8,7 @@ from api import auditing
 from api.auth import Operator, operator, viewer
 from api.health import TEMPORAL
 from api.localai import list_entry, list_order
-from api.parts import PartsOf
+from api.parts import IdempotencyKey, PartsOf
 from api.problems import responses
 from contracts.http import Because
 from contracts.messages import CancelMode
@@ -83,7 +83,7 @@ async def cancel(
     except UnknownOperation:
         if await parts.batches.find(op_id) is None:
             raise
-        await parts.desk.order(op_id, ORDERS["cancel"], actor=actor)
+        await parts.desk.order(op_id, ORDERS["cancel"], actor=actor, reason=body.reason if body else "")
         return CancelAccepted(state=State.CANCELLING, note="The batch starts nothing more; what it began is cancelled.")
     auditing.ordered(request, state=accepted.state)
     return accepted
@@ -102,10 +102,17 @@ async def pause(op_id: OpId, parts: PartsOf, actor: Operator, body: Because | No
 
 @router.post("/{op_id}/retry", status_code=202, responses=responses(400, 404, 409))
 async def retry(
-    op_id: OpId, request: Request, parts: PartsOf, actor: Operator, body: RetryBody | None = None
+    op_id: OpId,
+    request: Request,
+    parts: PartsOf,
+    actor: Operator,
+    *,
+    body: RetryBody | None = None,
+    key: IdempotencyKey = None,
 ) -> JobAccepted:
     """Ask again for an operation that did not succeed: a new one, that names the old."""
-    accepted = await parts.admission.retry(op_id, actor=actor, note=body.reason if body else "")
+    note = body.reason if body else ""
+    accepted = await parts.admission.retry(op_id, actor=actor, note=note, idempotency_key=key)
     auditing.tell(request, after={"node": accepted.node, "op_id": accepted.jobID})
     return accepted
 

@@ -186,6 +186,56 @@ def test_retry_of_a_batch_can_be_watched(script: ScriptedApi) -> None:
     assert done.stdout.startswith("Accepted: batch b on 2 nodes\n")
 
 
+@pytest.mark.parametrize(
+    ("option", "body"),
+    [
+        ([], None),
+        (["--failed"], None),
+        (["--cancelled"], {"select": "cancelled"}),
+        (["--all-unfinished"], {"select": "all_unfinished"}),
+    ],
+)
+def test_retry_of_a_batch_says_which_members(script: ScriptedApi, option: list[str], body: object) -> None:
+    script.on("/api/batches/old/retry", as_json({**ACCEPTED, "repeated": bool(option)}, 202))
+    done = run(script, "batches", "retry", "old", *option)
+    assert done.exit_code == 0, done.output
+    assert last_asked(script) == ("POST", "/api/batches/old/retry", body or {})
+    assert script.asked[-1][2]["Idempotency-Key"]
+    assert done.stdout.startswith("This request was accepted before" if option else "Accepted")
+
+
+def test_retry_of_a_batch_takes_one_choice(script: ScriptedApi) -> None:
+    done = run(script, "batches", "retry", "old", "--failed", "--cancelled")
+    assert (done.exit_code, script.asked) == (2, [])
+
+
+def test_limits_of_attempts_are_passed_on_for_one_node_and_for_many(script: ScriptedApi) -> None:
+    script.on("/api/batches", as_json(ACCEPTED, 202))
+    script.on("/api/nodes/n1/backends/install", as_json(JOB, 202))
+    limits = ["--max-attempts", "3", "--count-attempts", "--max-failures", "5"]
+    assert run(script, "backends", "install", "echo", "--all", *limits).exit_code == 0
+    body = last_asked(script)[2]
+    assert (body["max_attempts"], body["count_attempts"], body["max_failures"]) == (3, True, 5)
+    assert run(script, "backends", "install", "echo", "--on", "n1", "--max-attempts", "3").exit_code == 0
+    assert last_asked(script)[2] == {"backend": "echo", "max_attempts": 3}
+
+
+def test_a_batch_shows_how_often_its_members_failed_and_why(script: ScriptedApi) -> None:
+    troubled = {
+        **batch("running", n1="waiting", n2="waiting"),
+        "failed_attempts": 9,
+        "failed_nodes": 2,
+        "troubles": [{"cause": "refused [busy]", "attempts": 7, "nodes": 2}],
+        "max_failures": 20,
+        "count_attempts": True,
+        "max_attempts": 4,
+    }
+    script.on("/api/batches/b", as_json(troubled))
+    shown = run(script, "batches", "show", "b").stdout
+    for said in ("9 attempts on 2 nodes", "7 x refused [busy] (nodes: 2)", "20 failed attempts", "at most 4 a node"):
+        assert said in shown
+
+
 def test_batches_are_listed_and_shown(script: ScriptedApi) -> None:
     listed = {**batch("running"), "counts": {"running": 2, "waiting_for_turn": 5}}
     script.on("/api/batches", as_json([listed]))

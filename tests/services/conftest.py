@@ -29,6 +29,7 @@ from store.audit import AuditTrail
 from store.clock import Clock
 from store.database import Database
 from store.idempotency import IdempotencyKeys
+from store.inventory import InventoryTable
 from store.invites import Invites as InviteTable
 from store.labels import Labels
 from store.life import NodeLife
@@ -151,6 +152,7 @@ def admission(database: Database, nodes: Nodes, operations: OperationTable, runs
     catalogue = Catalogue([Entry("builtin", echo), Entry("builtin", replace(echo, version="2"))])
     return Admission(
         nodes=nodes,
+        inventory=InventoryTable(database),
         operations=operations,
         gate=Gate(operations, runs),
         intents=Intents(catalogue, UriRules(frozenset({"file", "https", "oci"})), RegistryTags(no_access)),

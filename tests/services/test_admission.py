@@ -1,19 +1,25 @@
 """Admission: one operation per (node, backend), and bad input starts nothing."""
 
 import asyncio
+import uuid
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from temporalio.client import Client
 
 from contracts.dispatch import NodeUnreachable
+from contracts.messages import Installed
+from contracts.node_http import Running
 from contracts.operation_http import InstallRequest
-from contracts.temporal import Projection, operation_workflow_id
+from contracts.temporal import OperationInput, Policy, Projection, operation_workflow_id
 from domain.errors import (
+    IdempotencyKeyReused,
     InvalidRequest,
     NodeNotApproved,
     NodeNotForBackends,
     NodesmithError,
+    NotInstalled,
     NotRetryable,
     OperationConflict,
     ServiceUnavailable,
@@ -21,15 +27,21 @@ from domain.errors import (
     UnknownNode,
 )
 from domain.operation import Kind, Reason, State
+from gallery.catalogue import Catalogue
+from gallery.index import read_index
 from runtime.settings import ControlSettings
 from runtime.temporal import TemporalRuns, connect
 from services.admission import Admission
 from services.gate import Gate
+from services.lifecycle import Lifecycle
+from store.database import Database
+from store.inventory import InventoryTable
 from store.operations import OperationTable
 from tests.services.conftest import Join, now
 from tests.workflows.station import Station, worker_of
 
 ECHO = InstallRequest(backend="echo")
+CPU_ECHO = f"- {{name: cpu-echo, version: '1', uri: 'https://host/echo.tar.gz', sha256: {'c' * 64}}}\n"
 
 
 async def test_an_admitted_install_is_a_run_and_a_queued_row(
@@ -95,6 +107,159 @@ async def test_a_repeated_idempotency_key_leads_to_the_same_operation(
         await admission.ask(
             Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="ada", idempotency_key="k1"
         )
+
+
+OWN = InstallRequest(uri="https://host/own.tar.gz", name="own", sha256="a" * 64)
+
+
+@pytest.mark.parametrize(
+    "other", [{"sha256": "b" * 64}, {"start": True}, {"upgrade_policy": "overlap"}, {"version": "2"}, {"force": True}]
+)
+async def test_the_same_uri_with_something_else_wanted_does_not_join(
+    admission: Admission, join: Join, other: dict[str, object]
+) -> None:
+    """A digest that differs is another artifact; `start` and the policy are another result."""
+    node = await join()
+    first = await admission.ask(Kind.INSTALL, node.id, OWN, actor="ada")
+    with pytest.raises(OperationConflict, match=first.jobID):
+        await admission.ask(Kind.INSTALL, node.id, OWN.model_copy(update=other), actor="bob")
+
+
+class Crashing(Gate):
+    """The process dies before the start, or right after it: nothing is noted any more."""
+
+    async def admit(self, admitted: OperationInput) -> tuple[str, bool]:
+        if admitted.request.note == "after":
+            await super().admit(admitted)
+        raise ConnectionAbortedError
+
+
+@pytest.mark.parametrize("dies", ["before", "after"])
+async def test_a_crash_after_the_key_was_inserted_starts_once_under_the_reserved_id(
+    admission: Admission, operations: OperationTable, join: Join, dies: str
+) -> None:
+    """Protocol 5: a row whose start was not noted is admitted again with its op_id."""
+    node, key = await join(), f"crash-{uuid.uuid4()}"
+    request = ECHO.model_copy(update={"reason": dies})
+    mortal = replace(admission, gate=Crashing(admission.gate.operations, admission.gate.runs))
+    with pytest.raises(ConnectionAbortedError):
+        await mortal.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
+    claim = await admission.keys.find("ada", key)
+    assert claim is not None
+    assert claim.job_id is None
+    again = await admission.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
+    assert (again.jobID, again.joined, again.repeated) == (claim.op_id, False, dies == "after")
+    assert [row.op_id for row in (await operations.listing(node=node.id)).operations] == [claim.op_id]
+    with pytest.raises(IdempotencyKeyReused, match=claim.op_id):
+        await admission.ask(Kind.REMOVE, node.id, request, actor="ada", idempotency_key=key)
+
+
+async def test_a_request_that_started_and_ended_unnoted_is_not_started_again(
+    admission: Admission, client: Client, operations: OperationTable, join: Join
+) -> None:
+    """Another operation of the backend came between, so that Temporal no longer knows the first by its request id."""
+    node, key = await join(), f"late-{uuid.uuid4()}"
+    request = ECHO.model_copy(update={"reason": "after"})
+    mortal = replace(admission, gate=Crashing(admission.gate.operations, admission.gate.runs))
+    with pytest.raises(ConnectionAbortedError):
+        await mortal.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
+    handle = client.get_workflow_handle(operation_workflow_id(node.id, "echo"))
+    await handle.terminate()
+    other = await admission.ask(Kind.REMOVE, node.id, ECHO, actor="ada")
+    await handle.terminate()
+    again = await admission.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
+    assert (again.repeated, again.jobID != other.jobID) == (True, True)
+    assert len((await operations.listing(live=False, node=node.id)).operations) == 2
+    run = await admission.gate.runs.describe(operation_workflow_id(node.id, "echo"))
+    assert run is not None
+    assert not run.is_open
+
+
+async def test_a_refused_request_may_be_corrected_under_its_key(admission: Admission, join: Join) -> None:
+    """What is refused when it is checked reserves nothing."""
+    node, key = await join(), f"typo-{uuid.uuid4()}"
+    with pytest.raises(UnknownBackend):
+        await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="ecko"), actor="ada", idempotency_key=key)
+    assert not (await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)).repeated
+
+
+async def test_a_repeated_request_is_answered_although_the_node_was_drained_since(
+    admission: Admission, lifecycle: Lifecycle, join: Join
+) -> None:
+    node, key = await join(), f"drained-{uuid.uuid4()}"
+    first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)
+    await lifecycle.drain(node.id, running=Running.FINISH, actor="ada")
+    again = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)
+    assert (again.jobID, again.repeated) == (first.jobID, True)
+
+
+async def test_a_request_that_joined_is_repeated_as_joined(admission: Admission, join: Join) -> None:
+    node, key = await join(), f"joined-{uuid.uuid4()}"
+    holder = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="bob")
+    for repeated in (False, True):
+        answer = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)
+        assert (answer.jobID, answer.joined, answer.repeated) == (holder.jobID, True, repeated)
+
+
+@pytest.mark.parametrize("kind", [Kind.UPGRADE, Kind.ROLLBACK])
+async def test_what_is_not_installed_is_neither_upgraded_nor_rolled_back(
+    admission: Admission, database: Database, join: Join, kind: Kind
+) -> None:
+    """S55, on one node too; an inventory that was never read, or not since the last change, refuses nothing."""
+    node, inventory = await join(), InventoryTable(database)
+    await inventory.replace(node.id, [], asked_at=now(), boot_id="")
+    with pytest.raises(NotInstalled, match=f"echo is not installed on node {node.name}"):
+        await admission.ask(kind, node.id, ECHO, actor="ada")
+    await inventory.replace(node.id, [Installed(name="echo", version="1")], asked_at=now(), boot_id="")
+    assert not (await admission.ask(kind, node.id, ECHO, actor="ada")).joined
+    under_the_name_of_its_build = [Installed(name="cpu-echo", family="cpu-echo")]
+    named = await join()
+    await inventory.replace(named.id, under_the_name_of_its_build, asked_at=now(), boot_id="")
+    catalogue = Catalogue(
+        read_index("- {name: echo, capabilities: {default: cpu-echo}}\n" + CPU_ECHO, gallery="m").entries
+    )
+    metas = replace(admission, intents=replace(admission.intents, catalogue=catalogue))
+    assert not (await metas.ask(kind, named.id, ECHO, actor="ada")).joined
+    unread = await join()
+    assert not (await admission.ask(kind, unread.id, ECHO, actor="ada")).joined
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "expected"),
+    [
+        (Kind.REMOVE, {}, {"wait_for_node": None}),
+        (Kind.REMOVE, {"wait_for_node_s": 60}, {"wait_for_node": timedelta(seconds=60)}),
+        (Kind.INSTALL, {}, {"wait_for_node": timedelta(days=7)}),
+        (
+            Kind.INSTALL,
+            {"wait_for_node_s": 5, "deadline_s": 7, "max_attempts": 2},
+            {"wait_for_node": timedelta(seconds=5), "deadline": timedelta(seconds=7), "max_attempts": 2},
+        ),
+    ],
+)
+async def test_a_retry_keeps_the_policy_of_the_original(
+    admission: Admission,
+    client: Client,
+    operations: OperationTable,
+    join: Join,
+    kind: Kind,
+    asked: dict[str, float],
+    expected: dict[str, object],
+) -> None:
+    """A removal waits for its node for ever, also the second time; so do limits that somebody asked for."""
+    node = await join()
+    first = await admission.ask(kind, node.id, ECHO.model_copy(update=asked), actor="ada")
+    stored = await operations.request(first.jobID)
+    assert stored is not None
+    ended = {"state": State.FAILED, "reason": Reason.NO_DISK, "ended_at": now()}
+    await operations.record(Projection(request=stored, workflow_id="w", at=now(), seq=1, **ended))
+    handle = client.get_workflow_handle(operation_workflow_id(node.id, "echo"))
+    await handle.terminate()
+    await admission.retry(first.jobID, actor="bob")
+    history = await handle.fetch_history()
+    payloads = history.events[0].workflow_execution_started_event_attributes.input.payloads
+    started: OperationInput = (await client.data_converter.decode(payloads, [OperationInput]))[0]
+    assert started.policy == Policy().model_copy(update=expected)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +375,23 @@ async def test_a_retry_is_a_new_operation_that_names_the_old(
     assert redriven is not None
     assert (redriven.retry_of, redriven.requested_by) == (first.jobID, "bob")
     assert redriven.wanted == stored.wanted, "uri, name and alias too (G6)"
+
+
+async def test_a_retry_is_bound_to_its_key(
+    admission: Admission, client: Client, operations: OperationTable, join: Join
+) -> None:
+    node, key = await join(), str(uuid.uuid4())
+    first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
+    stored = await operations.request(first.jobID)
+    assert stored is not None
+    ended = {"state": State.FAILED, "reason": Reason.NO_DISK, "ended_at": now()}
+    await operations.record(Projection(request=stored, workflow_id="w", at=now(), seq=1, **ended))
+    await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate()
+    retried = await admission.retry(first.jobID, actor="ada", idempotency_key=key)
+    again = await admission.retry(first.jobID, actor="ada", idempotency_key=key)
+    assert (again.jobID, again.repeated, again.joined) == (retried.jobID, True, False)
+    with pytest.raises(IdempotencyKeyReused, match=retried.jobID):
+        await admission.retry(first.jobID, actor="ada", note="another", idempotency_key=key)
 
 
 @pytest.mark.parametrize("kind", [Kind.ROLLBACK, Kind.REMOVE])

@@ -40,6 +40,7 @@ from services.batches import BatchDesk
 from services.gate import Gate
 from store.batches import Batches
 from store.database import Database
+from store.idempotency import IdempotencyKeys
 from store.inventory import InventoryTable
 from store.nodes import Nodes
 from store.operations import OperationTable
@@ -49,8 +50,8 @@ from workflows.batch import Batch
 
 NEVER = 0
 BEFORE_AND_AFTER = 2
-OF_THE_BATCH, OF_A_MEMBER, OF_THE_API = 4, 2, 2
-"""open, nodes, note, close; start, insert; start, open"""
+OF_THE_BATCH, OF_A_MEMBER, OF_THE_API = 4, 2, 3
+"""open, nodes, note, close; start, insert; start, read what was started, open"""
 SOON, LATE = timedelta(milliseconds=10), timedelta(milliseconds=500)
 """the next worker comes while the operations run, or after they have ended"""
 
@@ -184,6 +185,7 @@ def desk(plant: Plant, database: Database, admission: Admission) -> BatchDesk:
         batches=plant.batches,
         runs=plant.runs,
         intents=admission.intents,
+        keys=IdempotencyKeys(database),
         policy=Policy(),
         clock=now,
     )

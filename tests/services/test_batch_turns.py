@@ -224,9 +224,11 @@ async def test_a_node_that_comes_back_to_a_stopped_batch_is_left_alone(site: Sit
         await site.end()
     stopped = await site.batches.find(site.batch_id)
     assert stopped is not None
-    assert (stopped.state, stopped.detail) == (BatchState.STOPPED, "batch stopped after 1 failures")
+    assert (stopped.state, stopped.detail) == (BatchState.STOPPED, "batch stopped after 1 failure")
     ends = [await site.row(node) for node in late]
-    assert {(row.state, row.detail) for row in ends} == {(State.CANCELLED, "batch stopped after 1 failures")}
+    why = f"batch {site.batch_id} stopped after 1 failure"
+    assert {(row.state, row.reason, row.detail) for row in ends} == {(State.CANCELLED, Reason.BATCH_STOPPED, why)}
+    assert "by request" not in ends[0].message
     assert site.most_at_work == 1
 
 

@@ -1,12 +1,14 @@
 """Planning a batch: frozen targets, each kind of node its own build, everybody who is left out named."""
 
 import uuid
+from dataclasses import replace
 
 import pytest
+from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from activities.batches import BatchActivities
-from contracts.batches import BatchRequest, Verdict, WatchMembers, batch_workflow_id, member_op_id
+from contracts.batches import BatchInput, BatchRequest, Verdict, WatchMembers, batch_workflow_id, member_op_id
 from contracts.messages import Installed
 from contracts.node_http import NodeView, RegisterRequest
 from contracts.temporal import Policy
@@ -23,6 +25,7 @@ from services.intents import Intents, UriRules
 from services.registration import Registration
 from store.batches import Batches
 from store.database import Database
+from store.idempotency import IdempotencyKeys
 from store.inventory import InventoryTable
 from store.labels import Labels
 from store.nodes import Nodes
@@ -58,6 +61,7 @@ def desk(database: Database, nodes: Nodes, runs: TemporalRuns, inventory: Invent
         batches=Batches(database),
         runs=runs,
         intents=Intents(catalogue, UriRules(frozenset({"https", "oci"})), RegistryTags(no_access)),
+        keys=IdempotencyKeys(database),
         policy=Policy(),
         clock=now,
     )
@@ -167,6 +171,46 @@ async def test_the_same_key_is_the_same_batch(desk: BatchDesk, join: Join, runs:
     assert (again.batch_id, again.jobs) == (first.batch_id, first.jobs)
     run = await runs.describe(batch_workflow_id(first.batch_id))
     assert run is not None
+
+
+async def test_what_was_started_counts_when_the_nodes_have_changed_before_it_was_noted(
+    desk: BatchDesk, join: Join, database: Database, client: Client, runs: TemporalRuns
+) -> None:
+    """The API died right after the start, nobody has written a row, and a node has joined: it is still that batch."""
+
+    class DiesAfterStart(TemporalRuns):
+        async def start_batch(self, batch: BatchInput) -> str:
+            await super().start_batch(batch)
+            raise ConnectionAbortedError
+
+    zone, first, key = f"z{uuid.uuid4().hex[:8]}", await join(), str(uuid.uuid4())
+    await Labels(database).merge(first.id, {"zone": zone})
+    request = BatchRequest(backend="engine", selector=f"zone={zone}")
+    mortal = replace(desk, runs=DiesAfterStart(client, queue=runs.queue))
+    with pytest.raises(ConnectionAbortedError):
+        await mortal.start(request, actor="ada", idempotency_key=key)
+    await Labels(database).merge((await join()).id, {"zone": zone})
+    again = await desk.start(request, actor="ada", idempotency_key=key)
+    assert (list(again.jobs), again.repeated) == ([first.name], True)
+    assert [member.node_name for member in await desk.batches.members(again.batch_id)] == [first.name]
+
+
+async def test_of_two_replicas_that_see_other_nodes_the_first_to_start_decides(
+    desk: BatchDesk, join: Join, client: Client, runs: TemporalRuns
+) -> None:
+    class Beaten(TemporalRuns):
+        """Another replica starts the same batch in the same instant, and does not know the second node yet."""
+
+        async def start_batch(self, batch: BatchInput) -> str:
+            await super().start_batch(batch.model_copy(update={"targets": batch.targets[:1]}))
+            return await super().start_batch(batch)
+
+    one, two = await join(), await join()
+    request = BatchRequest(backend="engine", nodes=[one.name, two.name])
+    beaten = replace(desk, runs=Beaten(client, queue=runs.queue))
+    accepted = await beaten.start(request, actor="ada", idempotency_key=str(uuid.uuid4()))
+    assert list(accepted.jobs) == [one.name]
+    assert [member.node_name for member in await desk.batches.members(accepted.batch_id)] == [one.name]
 
 
 async def test_orders_need_a_batch_that_is_there_and_open(desk: BatchDesk, join: Join) -> None:

@@ -149,7 +149,9 @@ class Duties:
 
 async def watched(duties: Any, monitor: PlayedMonitor) -> None:
     brief = FleetWatch(tick=timedelta(milliseconds=1), rest=timedelta(milliseconds=1))
-    await ActivityEnvironment().run(FleetActivities(duties, duties, duties, monitor).watch_fleet, brief)
+    batches: Any = Duties()
+    fleet = FleetActivities(duties, batches, duties, duties, monitor)
+    await ActivityEnvironment().run(fleet.watch_fleet, brief)
 
 
 async def test_each_tick_repairs_and_is_written_when_it_is_complete(monitor: PlayedMonitor) -> None:

@@ -24,6 +24,7 @@ from services.intents import Intents
 from services.registration import Registration
 from store.batches import Batches
 from store.database import Database
+from store.idempotency import IdempotencyKeys
 from store.inventory import InventoryTable
 from store.nodes import Nodes
 from store.operations import OperationTable
@@ -165,6 +166,7 @@ def desk(database: Database, nodes: Nodes, runs: TemporalRuns, admission: Admiss
         batches=Batches(database),
         runs=runs,
         intents=replace(admission.intents, catalogue=gallery_of(image)),
+        keys=IdempotencyKeys(database),
         policy=Policy(),
         clock=now,
     )
@@ -189,7 +191,9 @@ async def test_a_repeated_batch_is_answered_as_it_was_begun(desk: BatchDesk, joi
     request = BatchRequest(backend="engine", nodes=[one.name, two.name])
     first = await desk.start(request, actor="ada", idempotency_key="b-pin")
     image.site.files.clear()
-    assert await desk.start(request, actor="ada", idempotency_key="b-pin") == first
+    again = await desk.start(request, actor="ada", idempotency_key="b-pin")
+    assert again.repeated
+    assert again.model_copy(update={"repeated": False, "message": first.message}) == first
     with pytest.raises(OperationConflict, match="Idempotency-Key"):
         await desk.start(request.model_copy(update={"force": True}), actor="ada", idempotency_key="b-pin")
 

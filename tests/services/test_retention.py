@@ -39,7 +39,7 @@ async def test_the_watch_over_the_fleet_purges_what_is_old(database: Database, o
         transition(young, State.SUCCEEDED, ended_at=max(now(), NOON)),
     )
     rest: Any = Quiet()
-    fleet = FleetActivities(rest, rest, Retention(History(database), AuditTrail(database), now), rest)
+    fleet = FleetActivities(rest, rest, rest, Retention(History(database), AuditTrail(database), now), rest)
     brief = FleetWatch(tick=timedelta(milliseconds=1), rest=timedelta(milliseconds=1))
     await ActivityEnvironment().run(fleet.watch_fleet, brief)
     assert await operations.find(old.op_id) is None

@@ -13,7 +13,6 @@ from store.batches import Batches
 from store.database import Database
 from store.events import EventFeed
 from store.history import History
-from store.idempotency import IdempotencyKeys
 from store.operations import OperationTable
 from tests.store.clock import NOON, SetClock
 from tests.store.transitions import a_request, transition
@@ -90,18 +89,16 @@ async def test_clearing_hides_what_is_settled_and_keeps_what_needs_attention(
 
 
 async def test_old_operations_are_purged_with_their_story_and_young_ones_stay(
-    database: Database, operations: OperationTable, history: History, feed: EventFeed
+    operations: OperationTable, history: History, feed: EventFeed
 ) -> None:
     """H33: what ended is kept for a while, then it goes by itself."""
     days = 86400.0
     old, young = [await ended(operations, at=at, node_id="kept") for at in (-100 * days, -10 * days)]
     running = await ended(operations, State.RUNNING, at=-100 * days, node_id="kept")
-    await IdempotencyKeys(database).remember("admin", "young", "intent", young)
     assert await history.purge(NOON - timedelta(days=90)) >= 1
     assert await operations.find(old) is None
     assert await feed.after(0, limit=10, op_id=old) == []
     assert {young, running} == {view.op_id for view in (await operations.listing(live=False, node="kept")).operations}
-    assert await IdempotencyKeys(database).find("admin", "young") == ("intent", young)
     assert await history.purge(NOON - timedelta(days=90)) == 0
 
 

@@ -43,6 +43,9 @@ class Fleet:
         self.asked: list[str] = []
         self.most_running = 0
         self.cancelled: list[str] = []
+        self.cancels: list[CancelMembers] = []
+        self.attempts: dict[str, int] = {}
+        """failed attempts, by operation"""
         self.closes: list[CloseBatch] = []
         self.absent_run = ""
         """id of the run of whoever goes away"""
@@ -57,6 +60,13 @@ class Fleet:
         """That node's operation ends."""
         async with self._changed:
             self._states[self._names[node]] = state
+            self._changed.notify_all()
+
+    async def fail_attempt(self, node: str) -> None:
+        """An attempt of that node fails, and the next one follows."""
+        async with self._changed:
+            op_id = self._names[node]
+            self.attempts[op_id] = self.attempts.get(op_id, 0) + 1
             self._changed.notify_all()
 
     async def go_away(self, node: str) -> None:
@@ -107,7 +117,12 @@ class Fleet:
     @activity.defn(name=names.WATCH_MEMBERS)
     async def watch_members(self, watch: WatchMembers) -> Watched:
         def news() -> bool:
-            return any(op_id in self._states for op_id in watch.op_ids) or away() != watch.away
+            changed = away() != watch.away or attempts() != (watch.attempts or {})
+            return changed or any(op_id in self._states for op_id in watch.op_ids)
+
+        def attempts() -> dict[str, int]:
+            counted = {} if watch.attempts is None else self.attempts
+            return {op_id: number for op_id, number in counted.items() if op_id in watch.op_ids}
 
         def away() -> tuple[str, ...]:
             return tuple(sorted(self._away & set(watch.op_ids) - self._states.keys()))
@@ -122,11 +137,12 @@ class Fleet:
                 except TimeoutError:
                     continue
             ended = {op_id: self._states[op_id] for op_id in watch.op_ids if op_id in self._states}
-            return Watched(ended=ended, away=away())
+            return Watched(ended=ended, away=away(), attempts=attempts())
 
     @activity.defn(name=names.CANCEL_MEMBERS)
     async def cancel_members(self, cancel: CancelMembers) -> None:
         async with self._changed:
+            self.cancels.append(cancel)
             self.cancelled.extend(cancel.op_ids)
             self._states.update(dict.fromkeys(cancel.op_ids, State.CANCELLED))
             self._changed.notify_all()

@@ -2,16 +2,29 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from functools import partial
 
 import pytest
 from temporalio.client import Client, WorkflowFailureError
 
 from contracts import batches as names
-from contracts.batches import BatchOrder, BatchProgress, BatchState, Member, Verdict
-from domain.operation import State
+from contracts.batches import (
+    BatchCarried,
+    BatchInput,
+    BatchOrder,
+    BatchProgress,
+    BatchState,
+    Member,
+    Target,
+    Verdict,
+    Watched,
+)
+from contracts.temporal import Wanted
+from domain.operation import Reason, State
 from tests.workflows.played_fleet import Fleet, Handle, start, worker_of
 from workflows.batch import Batch
+from workflows.batch_failures import Failures
 
 Begin = Callable[..., Awaitable[Handle]]
 
@@ -67,6 +80,60 @@ async def test_too_many_failures_stop_the_rest(begin: Begin, fleet: Fleet) -> No
     assert fleet.closes[-1].state is BatchState.STOPPED
 
 
+async def test_failed_attempts_stop_the_rest_when_they_are_counted(begin: Begin, fleet: Fleet) -> None:
+    """Places that are held by back-offs: nobody has failed for good, and three attempts have."""
+    handle = await begin(4, max_parallel=2, max_failures=3, count_attempts=True)
+    await fleet.until_asked("n0", "n1")
+    for node in ("n0", "n1", "n0"):
+        await fleet.fail_attempt(node)
+    await fleet.until_state(BatchState.STOPPED)
+    for node in ("n0", "n1"):
+        await fleet.settle(node, State.SUCCEEDED)
+    assert (await result(handle)).failures == 0, "the members succeeded in the end: the run is not red"
+    assert fleet.asked == ["n0", "n1"]
+    assert {member.detail for close in fleet.closes for member in close.members} == {
+        "not started: batch stopped after 3 failed attempts"
+    }
+
+
+async def test_failed_attempts_do_not_count_unless_asked(begin: Begin, fleet: Fleet) -> None:
+    handle = await begin(2, max_parallel=1, max_failures=1)
+    await fleet.until_asked("n0")
+    await fleet.fail_attempt("n0")
+    for node in ("n0", "n1"):
+        await fleet.until_asked(node)
+        await fleet.settle(node, State.SUCCEEDED)
+    await result(handle)
+    assert fleet.closes[-1].state is BatchState.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("end", "before", "counted"),
+    [
+        (State.FAILED, 0, 1),
+        (State.FAILED, 2, 3),
+        (State.DEAD_LETTER, 10, 10),
+        (State.EXPIRED, 0, 1),
+        (State.SUCCEEDED, 2, 2),
+        (State.CANCELLED, 0, 0),
+    ],
+)
+def test_every_end_counts_its_attempts_once(end: State, before: int, counted: int) -> None:
+    batch = BatchInput(
+        batch_id="b",
+        wanted=Wanted(backend="echo", family="echo"),
+        targets=(),
+        created_at=datetime.now(UTC),
+        count_attempts=True,
+        max_failures=counted or 1,
+    )
+    failures = Failures(batch, BatchCarried(waiting=()))
+    if before:
+        failures.note(Watched(attempts={"op": before}))
+    failures.note(Watched(ended={"op": end}))
+    assert (failures.ended_attempts, failures.are_too_many()) == (counted, counted > 0)
+
+
 async def test_absent_nodes_never_block_the_window(begin: Begin, fleet: Fleet) -> None:
     """H27: who is slow or away delays nobody else."""
     handle = await begin(3, max_parallel=1)
@@ -108,7 +175,7 @@ async def test_a_cancelled_batch_cancels_its_own_operations_and_starts_no_more(
     if in_the_web_ui:
         await handle.cancel()
     else:
-        await handle.signal(names.SIGNAL_CANCEL, BatchOrder(by="ada"))
+        await handle.signal(names.SIGNAL_CANCEL, BatchOrder(by="ada", reason="wrong version"))
     await fleet.until(lambda fleet: bool(fleet.cancelled))
     fleet._names["n1"] = "somebody-elses"
     await fleet.settle("n1", State.SUCCEEDED)
@@ -116,6 +183,10 @@ async def test_a_cancelled_batch_cancels_its_own_operations_and_starts_no_more(
     assert fleet.cancelled == [fleet._names["n0"]], "what it only joined is not its own to cancel"
     assert fleet.asked == ["n0", "n1"]
     assert fleet.closes[-1].state is BatchState.CANCELLED
+    [order] = fleet.cancels
+    name = f"batch {handle.id.removeprefix('batch:')}"
+    why = "cancelled by Temporal Web UI" if in_the_web_ui else "cancelled by ada: wrong version"
+    assert (order.why, order.detail) == (Reason.BATCH_CANCELLED, f"{name} {why}")
 
 
 async def test_conflicts_are_results_of_their_nodes_and_stop_nobody(begin: Begin, fleet: Fleet) -> None:
@@ -124,3 +195,56 @@ async def test_conflicts_are_results_of_their_nodes_and_stop_nobody(begin: Begin
     await fleet.until_asked("n1")
     await fleet.settle("n1", State.SUCCEEDED)
     assert (await result(handle)).failures == 0
+
+
+# what a run hands to the next ---------------------------------------------------------------------------------
+
+DERIVED = {
+    "_batch": "the input itself, handed on whole",
+    "_orders": "only compared with itself within one run",
+}
+OF_FAILURES = {"members": "failures", "_limit": "", "_counts_attempts": ""}
+"""under another name, or from the input"""
+
+
+def test_every_field_of_a_run_is_carried_or_known_to_be_derived() -> None:
+    """A new field of `Batch` or `Failures` needs a decision: carry it, or say why not."""
+    batch = BatchInput(
+        batch_id="b", wanted=Wanted(backend="echo", family="echo"), targets=(), created_at=datetime.now(UTC)
+    )
+    run = Batch(batch)
+    failures = {OF_FAILURES.get(name, name) for name in vars(run._failures)} - {""}
+    renamed = {"_open": "open_ops"}
+    own = {renamed.get(name, name.removeprefix("_")) for name in vars(run) if name not in DERIVED}
+    assert own - {"failures"} | failures == BatchCarried.model_fields.keys()
+
+
+FULL = BatchCarried(
+    waiting=(Target(node_id="id-3", node_name="n3"),),
+    open_ops={"op-1": Target(node_id="id-1", node_name="n1")},
+    joined=("op-1",),
+    failures=2,
+    paused=True,
+    cancelled_by="ada",
+    ready={"op-1": "run-1"},
+    has_turn=("op-1",),
+    away=("op-1",),
+    attempts={"op-1": 3},
+    ended_attempts=4,
+    cancel_reason="wrong version",
+    state=BatchState.PAUSED,
+    detail="why",
+)
+
+
+def test_a_run_goes_on_with_all_that_it_was_handed() -> None:
+    empty = BatchCarried(waiting=())
+    assert not [name for name in BatchCarried.model_fields if getattr(FULL, name) == getattr(empty, name)]
+    batch = BatchInput(
+        batch_id="b",
+        wanted=Wanted(backend="echo", family="echo"),
+        targets=(),
+        created_at=datetime.now(UTC),
+        carried=FULL,
+    )
+    assert Batch(batch)._carried() == FULL

@@ -1,0 +1,62 @@
+"""Every default of a batch is pinned: what nobody says is decided here, and nowhere by accident."""
+
+from contracts.batches import BatchInput, BatchRequest, BatchRetry, RetrySelect
+from contracts.messages import UpgradePolicy
+from contracts.temporal import Limits, Policy, Wanted
+from domain.operation import Kind
+
+
+def test_defaults_of_a_batch_request() -> None:
+    assert dict(BatchRequest()) == {
+        "backend": "",
+        "backend_galleries": "",
+        "uri": "",
+        "name": "",
+        "alias": "",
+        "version": "",
+        "sha256": "",
+        "force": False,
+        "reason": "",
+        "on_drained": False,
+        "start": False,
+        "upgrade_policy": UpgradePolicy.RESTART,
+        "wait_for_node_s": None,
+        "deadline_s": None,
+        "max_attempts": None,
+        "kind": Kind.INSTALL,
+        "nodes": [],
+        "selector": "",
+        "everywhere": False,
+        "max_parallel": 20,
+        "max_failures": None,
+        "count_attempts": False,
+        "dry_run": False,
+    }
+
+
+def test_defaults_of_a_batch_run() -> None:
+    defaults = {
+        name: field.get_default(call_default_factory=True)
+        for name, field in BatchInput.model_fields.items()
+        if not field.is_required()
+    }
+    assert defaults == {
+        "builds": {},
+        "left_out": (),
+        "max_parallel": 20,
+        "max_failures": None,
+        "count_attempts": False,
+        "policy": Policy(),
+        "limits": Limits(),
+        "requested_by": "",
+        "note": "",
+        "retry_of": None,
+        "on_drained": False,
+        "carried": None,
+    }
+    assert dict(Limits()) == {"wait_for_node_s": None, "deadline_s": None, "max_attempts": None}
+    assert Wanted(backend="", family="").force is False
+
+
+def test_a_retry_of_a_batch_is_of_the_failed_unless_somebody_says_otherwise() -> None:
+    assert dict(BatchRetry()) == {"reason": "", "select": RetrySelect.FAILED}

@@ -1,0 +1,127 @@
+"""Batches on PostgreSQL: an end stays an end, and failed attempts are told with their causes."""
+
+import uuid
+from datetime import timedelta
+
+import pytest
+
+from contracts.batches import BatchInput, BatchState, CloseBatch, Target, Trouble, Verdict, member_op_id
+from contracts.temporal import OperationRequest
+from domain.operation import Reason, State
+from store.batches import Batches
+from store.database import Database
+from store.operations import OperationTable
+from tests.store.clock import NOON
+from tests.store.transitions import a_request, transition
+
+
+@pytest.fixture
+def batches(database: Database) -> Batches:
+    return Batches(database)
+
+
+async def opened(batches: Batches, *nodes: str) -> tuple[str, dict[str, OperationRequest]]:
+    batch_id = str(uuid.uuid4())
+    targets = tuple(Target(node_id=node, node_name=node) for node in nodes)
+    await batches.open(BatchInput(batch_id=batch_id, wanted=a_request().wanted, targets=targets, created_at=NOON))
+    requests = {
+        node: a_request().model_copy(
+            update={"op_id": member_op_id(batch_id, node), "node_id": node, "node_name": node, "batch_id": batch_id}
+        )
+        for node in nodes
+    }
+    return batch_id, requests
+
+
+async def failing(operations: OperationTable, request: OperationRequest, *errors: str) -> None:
+    """Each error is one failed attempt; after each the operation waits, and then runs again."""
+    for number, error in enumerate(errors, 1):
+        detail = f"attempt {number}: {error}"
+        await operations.record(
+            transition(
+                request, State.WAITING, seq=2 * number, reason=Reason.BACK_OFF, detail=detail, attempt=number + 1
+            ),
+            transition(request, State.RUNNING, seq=2 * number + 1, attempt=number + 1),
+        )
+
+
+async def test_failed_attempts_are_told_with_the_three_most_frequent_causes(
+    batches: Batches, operations: OperationTable
+) -> None:
+    """Also while the next attempt runs, and when its detail is gone from the row."""
+    batch_id, members = await opened(batches, "n1", "n2", "n3", "n4", "n5")
+    await failing(operations, members["n1"], "refused", "refused", "too slow")
+    await failing(operations, members["n2"], "refused", "node_error")
+    await failing(operations, members["n3"], "too slow")
+    await operations.record(transition(members["n4"], State.FAILED, reason=Reason.NO_DISK, ended_at=NOON))
+    await operations.record(transition(members["n5"], State.SUCCEEDED, ended_at=NOON))
+    view = await batches.find(batch_id)
+    assert view is not None
+    assert (view.failed_attempts, view.failed_nodes) == (7, 4)
+    assert view.troubles[:2] == [
+        Trouble(cause="refused", attempts=3, nodes=2),
+        Trouble(cause="too slow", attempts=2, nodes=2),
+    ]
+    assert len(view.troubles) == 3
+    told = "7 failed attempts on 4 nodes: 3 x refused (2 nodes), 2 x too slow (2 nodes), 1 x "
+    assert told in view.message
+    detail = await batches.detail(batch_id)
+    assert detail is not None
+    assert detail.message == view.message
+
+
+async def test_a_bare_reason_is_told_in_words_and_gave_up_counts_its_last_attempt(
+    batches: Batches, operations: OperationTable
+) -> None:
+    batch_id, members = await opened(batches, "n1")
+    await failing(operations, members["n1"], "node_error")
+    gave_up = transition(members["n1"], State.DEAD_LETTER, seq=9, reason=Reason.ATTEMPTS_EXHAUSTED, attempt=3)
+    await operations.record(gave_up.model_copy(update={"detail": "attempt 2: node_error", "ended_at": NOON}))
+    view = await batches.find(batch_id)
+    assert view is not None
+    assert view.troubles == [Trouble(cause="the node reported an error", attempts=2, nodes=1)]
+    assert view.message.endswith("2 failed attempts on 1 node: 2 x the node reported an error (1 node)")
+
+
+async def test_a_batch_without_failures_tells_none(batches: Batches) -> None:
+    batch_id, _ = await opened(batches, "n1")
+    view = await batches.find(batch_id)
+    assert view is not None
+    assert (view.failed_attempts, view.troubles, view.message) == (0, [], "running: 1 waiting for turn")
+
+
+async def test_failed_attempts_are_counted_by_operation(batches: Batches, operations: OperationTable) -> None:
+    _, members = await opened(batches, "n1", "n2")
+    await failing(operations, members["n1"], "a", "b")
+    await operations.record(transition(members["n2"], State.RUNNING, attempt=1))
+    op_ids = [request.op_id for request in members.values()]
+    assert await batches.failed_attempts(op_ids) == {members["n1"].op_id: 2}
+
+
+async def test_an_end_stays_an_end(batches: Batches) -> None:
+    batch_id, _ = await opened(batches, "n1")
+    later = NOON + timedelta(seconds=1)
+    assert not await batches.has_ended(batch_id)
+    assert batch_id in await batches.open_ids()
+    assert await batches.end_outside(batch_id, detail="gone", at=NOON)
+    assert not await batches.end_outside(batch_id, detail="again", at=later)
+    for state in (BatchState.RUNNING, BatchState.COMPLETED, BatchState.CANCELLED):
+        await batches.close(CloseBatch(batch_id=batch_id, state=state, at=later))
+    view = await batches.find(batch_id)
+    assert view is not None
+    assert (view.state, view.detail, view.ended_at) == (BatchState.STOPPED, "gone", NOON)
+    assert await batches.has_ended(batch_id)
+    assert batch_id not in await batches.open_ids()
+
+
+async def test_an_operation_that_is_there_was_started_whatever_the_repair_wrote(
+    batches: Batches, operations: OperationTable
+) -> None:
+    """A worker may admit a member in the instant in which the repair ends its batch."""
+    batch_id, members = await opened(batches, "n1", "n2")
+    await batches.end_outside(batch_id, detail="gone", at=NOON)
+    await operations.record(transition(members["n1"], State.RUNNING))
+    view = await batches.find(batch_id)
+    assert view is not None
+    assert view.counts == {"running": 1, "not_started": 1}
+    assert [member.state for member in await batches.members(batch_id)] == [State.RUNNING, Verdict.NOT_STARTED]
