@@ -4,7 +4,6 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -12,38 +11,39 @@ TESTS = Path(__file__).parent
 _NUMBER = re.compile(r"\b([RSHG]\d+)[a-z]?\b")
 
 
-@dataclass(frozen=True)
-class Break:
-    """One change of the code with which the tests of some rules fail."""
-
-    rules: tuple[str, ...]
-    """numbers; or one word for promises without a number, and then `tests` names their proofs"""
-    what: str
-    """what is broken, in a few words"""
-    path: str
-    old: str
-    new: str
-    only: str = ""
-    """of the tests of these rules, those that pytest's -k selects: one is enough, the others take long"""
-    tests: tuple[str, ...] = ()
-    """which tests have to fail, each of them; empty: of each rule one that names it"""
-    limit_s: int = 40
-    """a test that hangs has failed too"""
-
-
-def rules(numbers: str) -> tuple[str, ...]:
-    return tuple(numbers.split())
-
-
 @cache
 def proofs() -> Mapping[str, list[str]]:
     """Number -> tests that name it, as file::test."""
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for path in sorted(TESTS.rglob("test_*.py")):
-        for test in _tests(ast.parse(path.read_text())):
-            for number in sorted(set(_NUMBER.findall(ast.get_docstring(test) or ""))):
-                found[number].append(f"{path.relative_to(TESTS.parent)}::{test.name}")
+    for place, test in _every_test():
+        for number in sorted(set(_NUMBER.findall(ast.get_docstring(test) or ""))):
+            found[number].append(place)
     return dict(found)
+
+
+def located(name: str) -> str:
+    """Where the test of that name is, as file::test; there is one."""
+    found = _places().get(name, [])
+    if len(found) != 1:
+        raise LookupError(f"{len(found)} tests have the name {name}: {', '.join(found)}")
+    return found[0]
+
+
+@cache
+def _places() -> Mapping[str, list[str]]:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for place, test in _every_test():
+        found[test.name].append(place)
+    return dict(found)
+
+
+@cache
+def _every_test() -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    return [
+        (f"{path.relative_to(TESTS.parent)}::{test.name}", test)
+        for path in sorted(TESTS.rglob("test_*.py"))
+        for test in _tests(ast.parse(path.read_text()))
+    ]
 
 
 def _tests(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

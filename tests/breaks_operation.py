@@ -1,0 +1,393 @@
+"""Breaks in what carries an operation out: its workflow, the activities on the node, the row, the lock and the repair."""
+
+import random
+from typing import Any
+
+from tests.breaking.arming import Break, Unresolvable, names_of, rules
+
+
+async def _forget(_: Any, *args: Any, **kwargs: Any) -> None:
+    """What should be done is not done."""
+
+
+async def _end_every_row(_: Any, self: Any) -> int:
+    rows = await self.operations.open_operations()
+    for row in rows:
+        await self._end(row)
+    return len(rows)
+
+
+async def _start_beside_the_lock(original: Any, self: Any, request: Any, *, intent: str) -> Any:
+    asked = request.request
+    wanted = asked.wanted.model_copy(update={"family": asked.op_id})
+    beside = request.model_copy(update={"request": asked.model_copy(update={"wanted": wanted})})
+    return await original(self, beside, intent=intent)
+
+
+# the workflow
+
+
+async def _give_up_at_once(_: Any, self: Any) -> None:
+    self._give_up(dispatched=self._ledger.dispatched_at is not None)
+
+
+async def _count_silence_as_a_failure(original: Any, self: Any) -> None:
+    names = names_of(original)
+    lost = names.Outcome(op_id=self._request.op_id, result=names.Result.FAILED)
+    await self._back_off(names.Reason.NODE_ERROR, lost)
+
+
+async def _try_for_ever(original: Any, self: Any, reason: Any, outcome: Any) -> None:
+    self._policy = self._policy.model_copy(update={"max_attempts": 10**9})
+    await original(self, reason, outcome)
+
+
+async def _cancel_the_row_alone(_: Any, self: Any, request: Any) -> None:
+    self._cancelled(request)
+
+
+async def _forget_the_cancel(original: Any, self: Any) -> Any:
+    self._cancel = None
+    return await original(self)
+
+
+async def _die_with_the_worker(original: Any, self: Any) -> Any:
+    word, nothing = await original(self), names_of(original).NodeWord
+    return word if word != nothing() else nothing(refused="the process that ran it has died")
+
+
+# the activities
+
+
+async def _drop_the_workers_words(original: Any, self: Any, reply: Any) -> Any:
+    word = await original(self, reply)
+    return word.model_copy(update={"outcome": word.outcome.model_copy(update={"error": "failed"})})
+
+
+async def _call_refusals_a_success(original: Any, self: Any, reply: Any) -> Any:
+    names = names_of(original)
+    if self._command.kind is names.Kind.REMOVE:
+        return self._ended(names.Result.SUCCEEDED, changed=False)
+    return await original(self, reply)
+
+
+async def _send_once(_: Any, self: Any) -> Any:
+    return await self._link.command(self._node_id, self._command, within=30)
+
+
+async def _send_before_listening(original: Any, self: Any) -> Any:
+    word = await self._send()
+    async with self._link.attach(self._node_id, self._command.op_id) as reports:
+        while word is None and self._time_left() > 0:
+            word = await self._listen(reports)
+        return word or names_of(original).NodeWord(accepted=self._is_accepted())
+
+
+def _drop_progress(original: Any, self: Any, progress: Any) -> None:
+    original(self, progress)
+    self.last_progress = None
+
+
+async def _fail_without_nats(original: Any, self: Any) -> Any:
+    word = await original(self)
+    if word is None and self._link_is_down:
+        return names_of(original).NodeWord(refused="NATS does not answer")
+    return word
+
+
+def _blame_the_node(original: Any, self: Any, silence: Any) -> None:
+    original(self, silence)
+    self._link_is_down = False
+
+
+# the row
+
+
+async def _number_without_the_lock(original: Any, self: Any, *args: Any) -> Any:
+    """Everybody has a lock of its own."""
+    inner = original.__globals__
+    inner["EVENT_LOCK"] += random.randrange(1, 10**6)
+    return await original(self, *args)
+
+
+async def _overwrite_with_the_first_row(_: Any, self: Any, first: Any) -> Any:
+    from store.clock import utc_now
+
+    return await self.record(first.model_copy(update={"at": utc_now(), "seq": 10**6}))
+
+
+async def _keep_the_first_list(original: Any, self: Any, **asked: Any) -> Any:
+    copies = self.__dict__.setdefault("copies", {})
+    if repr(asked) not in copies:
+        copies[repr(asked)] = await original(self, **asked)
+    return copies[repr(asked)]
+
+
+async def _call_the_bus_away(original: Any, self: Any, op_ids: Any) -> Any:
+    reasons, standing = names_of(original).Reason, await original(self, op_ids)
+    away = {reasons.NATS_DOWN: reasons.NODE_AWAY}
+    return {op_id: (state, away.get(reason, reason)) for op_id, (state, reason) in standing.items()}
+
+
+def _gauges_of_ended_rows(statement: Any) -> Any:
+    """In SQL there is no function to replace: the condition is taken out of the text."""
+    from sqlalchemy import text
+
+    from domain.operation import OPEN
+    from store.models import one_of
+
+    condition = f" AND {one_of('state', OPEN)}"
+    if condition not in statement.text:
+        raise Unresolvable("write_gauges no longer asks whether the row is open in this way.")
+    return text(statement.text.replace(condition, ""))
+
+
+def _listed_too(state: str) -> Any:
+    def widened(condition: Any) -> Any:
+        from store.models import OperationRow
+
+        return condition | (OperationRow.state == state)
+
+    return widened
+
+
+def _not_listed(state: str) -> Any:
+    def narrowed(condition: Any) -> Any:
+        from store.models import OperationRow
+
+        return condition & (OperationRow.state != state)
+
+    return narrowed
+
+
+def _nothing(condition: Any) -> Any:
+    from sqlalchemy import false
+
+    return false()
+
+
+_LIVE_LIST = ("test_live_list_has_open_and_unsuccessful_ones_until_dismissed",)
+_STILL_INSTALLING = ("test_no_answer_in_time_is_still_installing_and_never_an_attempt",)
+_NO_WORKER_LIVES = ("test_a_cancel_sent_while_no_worker_lives_is_carried_out_by_the_next",)
+
+_WORKFLOW = (
+    Break(
+        rules("S11"),
+        "who waits for a node does not hear a cancel",
+        "workflows.backend_operation:BackendOperation._woken",
+        lambda _, self: self._node_heard,
+        tests=("test_what_never_reached_a_node_is_cancelled_at_once",),
+    ),
+    Break(
+        rules("S27 S28 G5"),
+        "an absent node ends the operation",
+        "workflows.backend_operation:BackendOperation._wait_for_node",
+        _give_up_at_once,
+        tests=("test_an_absent_node_is_waited_for_and_its_return_wakes_the_operation",),
+    ),
+    Break(
+        rules("S38 S45 H21 H22 H26 G8"),
+        "a timeout is a failed attempt",
+        "workflows.backend_operation:BackendOperation._lose_sight",
+        _count_silence_as_a_failure,
+        tests=_STILL_INSTALLING,
+    ),
+    Break(
+        rules("S48"),
+        "it is tried for ever",
+        "workflows.backend_operation:BackendOperation._back_off",
+        _try_for_ever,
+        tests=("test_exhausted_attempts_end_as_a_dead_letter",),
+    ),
+    Break(
+        rules("G1"),
+        "a cancel changes only the row",
+        "workflows.backend_operation:BackendOperation._carry_out",
+        _cancel_the_row_alone,
+        tests=("test_a_running_install_is_stopped_on_its_node_first",),
+    ),
+    Break(
+        rules("G3"),
+        "a cancel that comes before anybody asked is not told to the node",
+        "workflows.on_node:OnNode.is_in_doubt",
+        lambda _, self: False,
+        tests=_NO_WORKER_LIVES,
+    ),
+    Break(
+        rules("S30 G3"),
+        "a cancel from before the restart is forgotten",
+        "workflows.backend_operation:BackendOperation._drive",
+        _forget_the_cancel,
+        tests=_NO_WORKER_LIVES,
+    ),
+    Break(
+        rules("S31 G4"),
+        "an operation dies with the process that runs it",
+        "workflows.on_node:OnNode.read",
+        _die_with_the_worker,
+        tests=("test_any_one_process_may_die_in_the_middle",),
+    ),
+)
+
+_ACTIVITIES = (
+    Break(
+        rules("S7"),
+        "the worker's words are dropped",
+        "activities.localai:LocalaiWorker._failed",
+        _drop_the_workers_words,
+        tests=("test_a_refused_install_is_a_failure_with_the_workers_words",),
+    ),
+    Break(
+        rules("S23"),
+        "sent before anybody listens",
+        "activities.following:Following.until_outcome",
+        _send_before_listening,
+        tests=("test_what_a_node_says_before_it_answers_is_heard",),
+    ),
+    Break(
+        rules("S37"),
+        "nobody on the upgrade subject is the end",
+        "activities.localai:LocalaiWorker._send",
+        _send_once,
+        tests=("test_a_worker_without_the_upgrade_subject_gets_an_install_with_force",),
+    ),
+    Break(
+        rules("S40"),
+        "progress is not heard",
+        "activities.following:Following._note",
+        _drop_progress,
+        tests=("test_a_lasting_install_is_announced_and_its_progress_heard",),
+    ),
+    Break(
+        rules("S44 G7"),
+        "a refused removal is told as a success",
+        "activities.localai:LocalaiWorker._failed",
+        _call_refusals_a_success,
+        tests=("test_a_refused_removal_is_a_failure",),
+    ),
+    Break(
+        rules("S57"),
+        "an upgrade that is done is sent again",
+        "activities.localai:LocalaiWorker._is_news",
+        lambda _, self, present: False,
+        tests=("test_an_upgrade_that_was_sent_before_is_not_sent_again_when_it_is_done",),
+    ),
+    Break(
+        rules("H30"),
+        "force is not passed on to the node",
+        "activities.node:_command",
+        lambda original, *args, **rest: original(*args, **rest).model_copy(update={"force": False}),
+        tests=("test_a_forced_reinstall_reinstalls",),
+    ),
+    Break(
+        rules("degraded"),
+        "without NATS an operation fails",
+        "activities.following:Following._send",
+        _fail_without_nats,
+        tests=("test_without_nats_operations_are_accepted_wait_with_a_reason_and_go_on",),
+    ),
+    Break(
+        rules("degraded"),
+        "without NATS every node is away",
+        "activities.following:Following._insist",
+        _blame_the_node,
+        tests=("test_without_nats_it_is_not_the_node_that_is_away",),
+    ),
+)
+
+_ROWS = (
+    Break(
+        rules("S13"),
+        "orphans are left as they are",
+        "services.repair:Repair._end",
+        _forget,
+        tests=("test_a_terminated_run_ends_as_an_honest_row_and_the_node_is_stopped",),
+    ),
+    Break(
+        rules("S29"),
+        "the sweep ends what runs",
+        "services.repair:Repair.once",
+        _end_every_row,
+        tests=("test_two_repairs_at_once_are_harmless_and_open_runs_are_left_alone",),
+    ),
+    Break(
+        rules("S14 H31"),
+        "every request is a run of its own",
+        "runtime.temporal:TemporalRuns.start",
+        _start_beside_the_lock,
+        tests=("test_the_same_request_joins_what_runs",),
+    ),
+    Break(
+        rules("G10"),
+        "another intent is told as joined",
+        "services.gate:intent_of",
+        lambda _, wanted: "the same",
+        tests=("test_another_intent_is_refused_and_the_holder_named",),
+    ),
+    Break(
+        rules("S15"),
+        "a success stays listed",
+        "store.operations:IS_UNSUCCESSFUL",
+        _listed_too("succeeded"),
+        tests=_LIVE_LIST,
+    ),
+    Break(
+        rules("S17"),
+        "a cancelled one stays listed",
+        "store.operations:IS_UNSUCCESSFUL",
+        _listed_too("cancelled"),
+        tests=_LIVE_LIST,
+    ),
+    Break(rules("S18"), "a failure is evicted", "store.operations:IS_UNSUCCESSFUL", _nothing, tests=_LIVE_LIST),
+    Break(
+        rules("S19"),
+        "still installing is evicted",
+        "store.operations:IS_OPEN",
+        _not_listed("still_installing"),
+        tests=_LIVE_LIST,
+    ),
+    Break(
+        rules("S20"),
+        "what is queued is not listed",
+        "store.operations:IS_OPEN",
+        _not_listed("queued"),
+        tests=_LIVE_LIST,
+    ),
+    Break(
+        rules("S16 H43"),
+        "each replica keeps the list it made when it first looked",
+        "store.operations:OperationTable.listing",
+        _keep_the_first_list,
+        tests=("test_what_ends_leaves_the_list_of_every_replica_and_is_in_the_history_of_each",),
+    ),
+    Break(
+        rules("S21 stream"),
+        "events are numbered without the lock",
+        "store.operations:OperationTable._write",
+        _number_without_the_lock,
+        tests=("test_reader_that_follows_by_number_misses_nothing_of_fifty_writers",),
+    ),
+    Break(
+        rules("degraded"),
+        "without NATS a batch goes on to the next nodes",
+        "store.operations:OperationTable.standing",
+        _call_the_bus_away,
+        tests=("test_who_cannot_be_asked_without_nats_keeps_its_place_in_the_window",),
+    ),
+    Break(
+        rules("chaos"),
+        "a late gauge is written on a row that has ended",
+        "store.operations:_GAUGES",
+        _gauges_of_ended_rows,
+        tests=("test_gauges_never_touch_an_operation_that_ended",),
+    ),
+    Break(
+        rules("chaos"),
+        "the API's own row overwrites what is there",
+        "store.operations:OperationTable.insert_queued",
+        _overwrite_with_the_first_row,
+        tests=("test_a_stopped_api_that_wakes_late_changes_nothing",),
+    ),
+)
+
+OPERATION = (*_WORKFLOW, *_ACTIVITIES, *_ROWS)
