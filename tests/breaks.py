@@ -7,12 +7,13 @@ from tests.breaking.arming import Break
 from tests.breaks_admission import ADMISSION
 from tests.breaks_agent import AGENT
 from tests.breaks_batch import BATCH
+from tests.breaks_limits import LIMITS
 from tests.breaks_operation import OPERATION
 from tests.breaks_store import STORE
 from tests.breaks_stream import STREAM
 from tests.breaks_told import TOLD
 
-BREAKS: tuple[Break, ...] = (*ADMISSION, *OPERATION, *BATCH, *AGENT, *STORE, *TOLD, *STREAM)
+BREAKS: tuple[Break, ...] = (*ADMISSION, *OPERATION, *BATCH, *AGENT, *STORE, *TOLD, *STREAM, *LIMITS)
 
 SEEN_FAILING = {
     rule: "; ".join(each.what for each in BREAKS if rule in each.rules)

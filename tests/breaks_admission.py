@@ -9,7 +9,7 @@ from tests.breaking.arming import Break, names_of, rules
 async def _answer_after_the_end(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     accepted = await original(self, *args, **kwargs)
     ended = names_of(original).ENDED
-    while (row := await self.operations.find(accepted.jobID)) is None or row.state not in ended:
+    while (row := await self.operations.find(accepted.jobID)) is None or row.state not in ended:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
     return accepted
 
@@ -98,7 +98,7 @@ async def _end_with_the_request(original: Any, self: Any, kind: Any) -> Any:
     accepted, admission = await original(self, kind), self.ask.func.__self__
 
     async def end() -> None:
-        while not await self.http.is_disconnected():
+        while not await self.http.is_disconnected():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         row = await admission.operations.find(accepted.jobID)
         await admission.gate.runs.cancel(row.workflow_id, CancelRequest(op_id=accepted.jobID))
@@ -118,6 +118,7 @@ ADMISSION = (
         "services.admission:Admission.ask",
         _answer_after_the_end,
         tests=("test_accepted_install_is_durable_and_readable_at_once",),
+        limit_s=5,
     ),
     Break(
         rules("S2"),
@@ -232,7 +233,17 @@ ADMISSION = (
         "a running removal is cancelled",
         "services.cancellation:Cancellation.cancel",
         _cancel_removals,
-        tests=("test_a_removal_on_its_node_is_left_out_of_a_bulk_cancel_and_named",),
+        tests=(
+            "test_a_removal_on_its_node_is_left_out_of_a_bulk_cancel_and_named",
+            "test_removal_on_its_node_cannot_be_cancelled_unless_by_force",
+        ),
+    ),
+    Break(
+        rules("S60"),
+        "a removal that was lost sight of is cancelled",
+        "services.cancellation:Cancellation.cancel",
+        _cancel_removals_out_of_sight,
+        tests=("test_removal_on_its_node_cannot_be_cancelled_unless_by_force",),
     ),
     Break(
         rules("S63 H41"),

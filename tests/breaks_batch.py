@@ -5,11 +5,11 @@ from typing import Any
 from tests.breaking.arming import Break, names_of, rules
 
 
-def _one_after_another(original: Any, self: Any) -> int:
+def _one_after_another(original: Any, self: Any) -> Any:
     return max(0, 1 - len(self._open)) if self._batch.max_parallel == 0 else original(self)
 
 
-def _count_who_is_away(original: Any, self: Any) -> int:
+def _count_who_is_away(original: Any, self: Any) -> Any:
     most = self._batch.max_parallel
     return max(0, most - len(self._open)) if most else original(self)
 

@@ -1,4 +1,4 @@
-"""Breaks in what carries an operation out: its workflow, the activities on the node, the row, the lock and the repair."""
+"""Breaks in what carries an operation out: workflow, activities on the node, row, lock and repair."""
 
 import random
 from typing import Any

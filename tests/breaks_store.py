@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.breaking.arming import Break, names_of, rules
+from tests.breaking.arming import Break, Unresolvable, names_of, rules
 
 
 def _a_success_moves_again(table: Any) -> Any:
@@ -36,7 +36,67 @@ def _only_on_a_node(_: Any) -> Any:
     return OperationRow.dispatched_at.is_not(None)
 
 
+async def _retire_and_keep(original: Any, self: Any, node_id: str, *, now: Any) -> None:
+    names = names_of(original)
+    async with self._database.session() as session:
+        await names._retire(session, node_id, names.StopWhy.REMOVED, now)
+
+
+async def _approve_by_resume(original: Any, self: Any, node_id: str, *, now: Any) -> None:
+    names = names_of(original)
+    await original(self, node_id, now=now)
+    async with self._database.session() as session:
+        row = names.NodeRow
+        await session.execute(names.update(row).where(row.id == node_id).values(approved_at=now))
+
+
+def _believe_pending_nodes(statement: Any) -> Any:
+    """In SQL there is no function to replace: the condition is taken out of the text."""
+    from sqlalchemy import text
+
+    condition = "heard.is_it AND nodes.approved_at IS NOT NULL AND nodes.left_at IS NULL"
+    if condition not in statement.text:
+        raise Unresolvable("A heartbeat no longer asks for the approval in this way.")
+    return text(statement.text.replace(condition, "heard.is_it"))
+
+
+def _cap_the_free_reading(_: Any, self: Any, total_vram: Any, free_vram: Any) -> Any:
+    ceiling = self.ceiling(total_vram)
+    return free_vram if ceiling is None or free_vram is None else min(ceiling, free_vram)
+
+
 STORE = (
+    Break(
+        rules("R9 H10"),
+        "a removed node stays in the registry",
+        "store.life:NodeLife.remove",
+        _retire_and_keep,
+        tests=("test_every_table_below_a_node_goes_with_it_and_history_does_not",),
+    ),
+    Break(
+        rules("R17 R28"),
+        "a resume approves",
+        "store.life:NodeLife.resume",
+        _approve_by_resume,
+        tests=("test_neither_resume_approves",),
+    ),
+    Break(
+        rules("R23"),
+        "a heartbeat of a pending node changes its facts",
+        "store.nodes:_HEARTBEATS",
+        _believe_pending_nodes,
+        tests=(
+            "test_heartbeat_of_a_pending_node_moves_its_time_and_no_fact",
+            "test_heartbeat_of_a_node_that_left_moves_its_time_and_no_fact",
+        ),
+    ),
+    Break(
+        rules("H18"),
+        "a budget caps what is free, whatever is in use",
+        "domain.budget:Budget.available",
+        _cap_the_free_reading,
+        tests=("test_budget_leaves_what_is_not_in_use",),
+    ),
     Break(
         rules("S62"),
         "a success can be overwritten",

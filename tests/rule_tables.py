@@ -57,11 +57,18 @@ def page(
     rules: Mapping[str, str],
     not_shown: Mapping[str, str] | None = None,
     seen_failing: Mapping[str, str] | None = None,
+    *,
+    missing: str = "not shown",
 ) -> str:
     """The table in Markdown; what no test shows is listed with its reason."""
     columns = ["rule", "in short", "proved by", *(["seen failing with"] if seen_failing else [])]
     rows = [
-        [number, rule, _proved(number, not_shown or {}), *([seen_failing.get(number, "")] if seen_failing else [])]
+        [
+            number,
+            rule,
+            _proved(number, not_shown or {}, missing),
+            *([seen_failing.get(number, "")] if seen_failing else []),
+        ]
         for number, rule in rules.items()
     ]
     lines = [columns, ["---"] * len(columns), *rows]
@@ -73,7 +80,7 @@ def _line(cells: list[str]) -> str:
     return f"|{'|'.join(cells)}|" if bare else f"| {' | '.join(cells)} |"
 
 
-def _proved(number: str, not_shown: Mapping[str, str]) -> str:
+def _proved(number: str, not_shown: Mapping[str, str], missing: str) -> str:
     if number in not_shown:
-        return f"*not shown: {not_shown[number]}*"
+        return f"*{missing}: {not_shown[number]}*"
     return "<br>".join(f"`{test}`" for test in proofs().get(number, []))

@@ -124,7 +124,7 @@ async def waiting(operations: OperationTable, node: NodeView, number: int, reaso
 async def test_a_node_that_is_heard_wakes_what_waits_for_it_and_nothing_else(
     liveness: Liveness, join: Join, operations: OperationTable, wakes: RecordedWakes
 ) -> None:
-    """R75, R86, R87 (superseded): there is no cool-down to clear; the node's own voice ends the wait."""
+    """There is no cool-down to clear: the node's own voice ends the wait."""
     node, other = await join(), await join()
     waits = await waiting(operations, node, 2, Reason.NODE_AWAY)
     await waiting(operations, other, 1, Reason.NODE_AWAY)
