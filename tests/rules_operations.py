@@ -122,7 +122,7 @@ it again, on a copy.
 BEYOND_NUMBERS = """
 ## Promises without a number
 
-The event stream, what is degraded while a server is away, processes that are killed or stopped at any moment, and limits;
+The event stream, what is degraded while a server is away, processes that are killed or stopped at any moment, limits;
 `python -m tests.breaking stream` (`degraded`, `chaos`, `limits`) breaks them again.
 
 | about | proved by | seen failing with |
