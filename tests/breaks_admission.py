@@ -118,7 +118,8 @@ ADMISSION = (
         "services.admission:Admission.ask",
         _answer_after_the_end,
         tests=("test_accepted_install_is_durable_and_readable_at_once",),
-        limit_s=5,
+        limit_s=15,
+        waits=True,
     ),
     Break(
         rules("S2"),
@@ -150,6 +151,7 @@ ADMISSION = (
         "api.routers.nodes:NodeOrder.admit",
         _end_with_the_request,
         tests=("test_work_goes_on_when_nobody_looks",),
+        limit_s=90,
     ),
     Break(
         rules("S12 H25 G6"),

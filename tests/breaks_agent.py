@@ -66,6 +66,7 @@ AGENT = (
         "agent.operations:Operations._begin",
         _upgrade_silently,
         tests=("test_an_upgrade_streams_its_progress_as_an_install_does",),
+        limit_s=90,
     ),
     Break(
         rules("S24"),

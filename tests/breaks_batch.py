@@ -41,6 +41,7 @@ BATCH = (
         "workflows.batch:Batch._room",
         _one_after_another,
         tests=("test_zero_means_all_at_once",),
+        waits=True,
     ),
     Break(
         rules("H27"),

@@ -177,6 +177,7 @@ _WORKFLOW = (
         "workflows.backend_operation:BackendOperation._woken",
         lambda _, self: self._node_heard,
         tests=("test_what_never_reached_a_node_is_cancelled_at_once",),
+        waits=True,
     ),
     Break(
         rules("S27 S28 G5"),
@@ -184,6 +185,7 @@ _WORKFLOW = (
         "workflows.backend_operation:BackendOperation._wait_for_node",
         _give_up_at_once,
         tests=("test_an_absent_node_is_waited_for_and_its_return_wakes_the_operation",),
+        waits=True,
     ),
     Break(
         rules("S38 S45 H21 H22 H26 G8"),
@@ -191,6 +193,7 @@ _WORKFLOW = (
         "workflows.backend_operation:BackendOperation._lose_sight",
         _count_silence_as_a_failure,
         tests=_STILL_INSTALLING,
+        waits=True,
     ),
     Break(
         rules("S48"),
@@ -198,6 +201,7 @@ _WORKFLOW = (
         "workflows.backend_operation:BackendOperation._back_off",
         _try_for_ever,
         tests=("test_exhausted_attempts_end_as_a_dead_letter",),
+        waits=True,
     ),
     Break(
         rules("G1"),
@@ -205,6 +209,7 @@ _WORKFLOW = (
         "workflows.backend_operation:BackendOperation._carry_out",
         _cancel_the_row_alone,
         tests=("test_a_running_install_is_stopped_on_its_node_first",),
+        waits=True,
     ),
     Break(
         rules("G3"),
@@ -219,6 +224,7 @@ _WORKFLOW = (
         "workflows.backend_operation:BackendOperation._drive",
         _forget_the_cancel,
         tests=_NO_WORKER_LIVES,
+        waits=True,
     ),
     Break(
         rules("S31 G4"),
@@ -226,6 +232,7 @@ _WORKFLOW = (
         "workflows.on_node:OnNode.read",
         _die_with_the_worker,
         tests=("test_any_one_process_may_die_in_the_middle",),
+        limit_s=90,
     ),
 )
 
@@ -278,6 +285,7 @@ _ACTIVITIES = (
         "activities.node:_command",
         lambda original, *args, **rest: original(*args, **rest).model_copy(update={"force": False}),
         tests=("test_a_forced_reinstall_reinstalls",),
+        limit_s=90,
     ),
     Break(
         rules("degraded"),
@@ -285,6 +293,7 @@ _ACTIVITIES = (
         "activities.following:Following._send",
         _fail_without_nats,
         tests=("test_without_nats_operations_are_accepted_wait_with_a_reason_and_go_on",),
+        limit_s=90,
     ),
     Break(
         rules("degraded"),
@@ -387,6 +396,7 @@ _ROWS = (
         "store.operations:OperationTable.insert_queued",
         _overwrite_with_the_first_row,
         tests=("test_a_stopped_api_that_wakes_late_changes_nothing",),
+        limit_s=90,
     ),
 )
 

@@ -40,6 +40,8 @@ class Break:
     """which tests have to fail, each of them: the names of their functions"""
     limit_s: int = 40
     """a test that hangs has failed too"""
+    waits: bool = False
+    """the broken test waits for what never comes: too slow for the sample"""
 
     @property
     def module(self) -> str:
