@@ -9,11 +9,12 @@ from tests.breaks_agent import AGENT
 from tests.breaks_batch import BATCH
 from tests.breaks_limits import LIMITS
 from tests.breaks_operation import OPERATION
+from tests.breaks_operation_rows import ROWS
 from tests.breaks_store import STORE
 from tests.breaks_stream import STREAM
 from tests.breaks_told import TOLD
 
-BREAKS: tuple[Break, ...] = (*ADMISSION, *OPERATION, *BATCH, *AGENT, *STORE, *TOLD, *STREAM, *LIMITS)
+BREAKS: tuple[Break, ...] = (*ADMISSION, *OPERATION, *ROWS, *BATCH, *AGENT, *STORE, *TOLD, *STREAM, *LIMITS)
 
 SEEN_FAILING = {
     rule: "; ".join(each.what for each in BREAKS if rule in each.rules)
