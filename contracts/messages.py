@@ -10,6 +10,7 @@ from contracts.readings import (
     LONGEST_IDENTIFIER,
     ByteCount,
     Bytes,
+    Caption,
     Decision,
     Elapsed,
     Eta,
@@ -184,14 +185,14 @@ class Progress(Message):
 
     op_id: OpId
     node_id: Identifier = ""
-    backend: str = ""
-    file_name: str = ""
-    current: str = ""
-    total: str = ""
+    backend: Caption = ""
+    file_name: Caption = ""
+    current: Caption = ""
+    total: Caption = ""
     percentage: Percentage = 0.0
     phase: Phase = Phase.UNKNOWN
     # protocol 2
-    family: str = ""
+    family: Caption = ""
     decision: Decision = 0
     seq: Decision = 0
     """rises within one decision: readers drop what is not newer"""

@@ -61,8 +61,8 @@ def _not_empty(text: str) -> str:
     return text
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST_SENTENCE else f"{text[: LONGEST_SENTENCE - 1]}…"
+def _shortened(longest: int) -> AfterValidator:
+    return AfterValidator(lambda text: text if len(text) <= longest else f"{text[: longest - 1]}…")
 
 
 def _readable_identifiers(sent: object) -> object:
@@ -80,7 +80,8 @@ Eta = Annotated[float | None, _or(None, _within(LONGEST_ETA_S))]
 RetryAfter = Annotated[float | None, _at_most(LONGEST_RETRY_AFTER_S), _or(None, _within(math.inf))]
 Elapsed = Annotated[float, _or(0.0, _within(LONGEST_ETA_S))]
 Word = Annotated[str | None, _or(None, lambda word: len(word) <= LONGEST_IDENTIFIER)]
-Sentence = Annotated[str, AfterValidator(_shortened)]
+Caption = Annotated[str, _shortened(LONGEST_IDENTIFIER)]
+Sentence = Annotated[str, _shortened(LONGEST_SENTENCE)]
 Identifier = Annotated[str, AfterValidator(_identifier)]
 OpId = Annotated[Identifier, AfterValidator(_not_empty)]
 OpIds = Annotated[list[str], BeforeValidator(_readable_identifiers)]

@@ -122,6 +122,13 @@ def test_error_is_as_long_as_a_person_reads(message: type[Outcome]) -> None:
     assert (len(told), told[:25], told[-1]) == (4000, "no space left on device. ", "…")
 
 
+@pytest.mark.parametrize("field", ["backend", "file_name", "current", "total", "family"])
+def test_words_of_a_gauge_are_short(field: str) -> None:
+    """Every reader of the event stream gets them."""
+    told = getattr(Progress.decode(sent(op_id="op", **{field: "x" * 500_000})), field)
+    assert (len(told), told[-1]) == (255, "…")
+
+
 @pytest.mark.parametrize("field", ["name", "family"])
 def test_list_with_a_name_that_cannot_be_a_key_is_unreadable(field: str) -> None:
     """Leaving the entry out would say that this backend is not on the node."""
