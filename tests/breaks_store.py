@@ -67,11 +67,11 @@ def _cap_the_free_reading(_: Any, self: Any, total_vram: Any, free_vram: Any) ->
 
 STORE = (
     Break(
-        rules("R9 H10"),
+        rules("R9 R22 H10"),
         "a removed node stays in the registry",
         "store.life:NodeLife.remove",
         _retire_and_keep,
-        tests=("test_every_table_below_a_node_goes_with_it_and_history_does_not",),
+        tests=("test_removal_takes_all_of_it_along_and_keeps_history",),
     ),
     Break(
         rules("R17 R28"),

@@ -77,7 +77,7 @@ async def test_every_table_below_a_node_goes_with_it_and_history_does_not(databa
 async def test_removal_takes_all_of_it_along_and_keeps_history(
     database: Database, life: NodeLife, nodes: Nodes, operations: OperationTable
 ) -> None:
-    """R22, H10."""
+    """R9, R22, H10."""
     node_id, other = await registered(nodes, a_node()), await registered(nodes, a_node())
     await fill(database, node_id)
     await fill(database, other)
