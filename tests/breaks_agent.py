@@ -116,6 +116,7 @@ AGENT = (
         "bus.commands:_read_stop",
         lambda original, payload: names_of(original).Command.decode(payload),
         tests=("test_stop_comes_with_or_without_a_name",),
+        waits=True,
     ),
     Break(
         rules("S61"),

@@ -49,6 +49,7 @@ BATCH = (
         "workflows.batch:Batch._room",
         _count_who_is_away,
         tests=("test_absent_nodes_never_block_the_window",),
+        waits=True,
     ),
     Break(
         rules("H27"),
@@ -56,6 +57,7 @@ BATCH = (
         "workflows.turns:Turns.give_back",
         _keep_the_turn,
         tests=("test_who_goes_away_again_gives_its_turn_back",),
+        waits=True,
     ),
     Break(
         rules("G12"),
@@ -70,6 +72,7 @@ BATCH = (
         "workflows.turns:Turns.are_taken",
         lambda _, self: False,
         tests=("test_nodes_that_come_back_together_take_their_turns",),
+        waits=True,
     ),
     Break(
         rules("G12"),

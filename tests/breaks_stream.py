@@ -36,6 +36,7 @@ STREAM = (
         "api.stream:EventHub.start_of",
         lambda original, self, last_event_id: original(self, None),
         tests=(_CHANGES_REPLICAS, "test_stream_begins_now_unless_a_number_is_given"),
+        waits=True,
     ),
     Break(
         rules("stream"),
@@ -50,6 +51,7 @@ STREAM = (
         "api.stream:EventHub._page",
         _tell_from_memory_only,
         tests=("test_what_lies_before_the_window_comes_from_the_database",),
+        waits=True,
     ),
     Break(
         rules("stream"),
@@ -57,6 +59,7 @@ STREAM = (
         "api.routers.events:EventStreamResponse.__init__",
         lambda original, self, frames, **_: original(self, frames, stuck_after_s=None),
         tests=("test_reader_that_takes_nothing_is_let_go",),
+        waits=True,
     ),
     Break(
         rules("stream"),
