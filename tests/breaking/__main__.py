@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.breaking.arming import Break, Unresolvable, check
 from tests.breaking.copies import ROOT, Copy
 from tests.breaks import BREAKS
-from tests.rule_tables import located
+from tests.rule_tables import in_order, located
 
 SEEN = "turned red"
 
@@ -86,7 +86,7 @@ def _red_anyway(copy: Copy, seen: Sequence[Break]) -> Iterator[Break]:
     """Within the same limits: a test that is merely slow was not broken."""
     for limit_s in sorted({each.limit_s for each in seen}):
         alike = [each for each in seen if each.limit_s == limit_s]
-        red = copy.failing(sorted({test for each in alike for test in _tests(each)}), limit_s=limit_s)
+        red = copy.failing(in_order({test for each in alike for test in _tests(each)}), limit_s=limit_s)
         yield from (each for each in alike if _tests(each) & red)
 
 
@@ -100,7 +100,7 @@ def _verdict(copy: Copy, each: Break) -> str:
     with copy.broken(each):
         if why := copy.why_not_importable(each.module):
             return f"CANNOT BE ARMED: {why}"
-        red = copy.failing(sorted(_tests(each)), limit_s=each.limit_s)
+        red = copy.failing(in_order(_tests(each)), limit_s=each.limit_s)
     if defect := copy.note("defective"):
         return f"DEFECTIVE: {defect}"
     if not _tests(each) <= red:
