@@ -9,7 +9,7 @@ STAMP := $(VENV)/.ready
 SOURCES := domain contracts runtime gallery store bus services activities workflows workers api agent stack cli
 HOME_DIR ?= .nodesmith
 
-.PHONY: chaos help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean
+.PHONY: breaks chaos help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,10 @@ demo: setup  ## kill it and watch: the tour of the README, about a minute and a 
 
 test: setup lint types imports  ## lint, types, import contracts, all tests
 	@tools/test
+	@$(BIN)/python -m tests.breaking --sample 6 --without-control
+
+breaks: setup  ## break the code on purpose, function by function, on a copy: each break has to turn its tests red
+	$(BIN)/python -m tests.breaking
 
 quick: setup lint types imports unit  ## what runs in under a minute: static checks and unit tests
 

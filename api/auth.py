@@ -123,7 +123,6 @@ async def anyone(request: Request) -> None:
 
 
 Speaker = Annotated[NodeView, Depends(speaker)]
-Viewer = Annotated[str, Depends(viewer)]
 Operator = Annotated[str, Depends(operator)]
 Admin = Annotated[str, Depends(admin)]
 

@@ -2,10 +2,27 @@
 
 from datetime import datetime
 from enum import auto
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from contracts.readings import (
+    LONGEST_IDENTIFIER,
+    ByteCount,
+    Bytes,
+    Caption,
+    Decision,
+    Elapsed,
+    Eta,
+    Identifier,
+    OpId,
+    OpIds,
+    Percentage,
+    Rate,
+    RetryAfter,
+    Sentence,
+    Word,
+)
 from domain.operation import Kind, Phase, Reason
 from domain.wire import WireEnum
 
@@ -46,12 +63,19 @@ class BackendList(Message):
     """Reply to `backend.list`. LocalAI sends null for an empty list."""
 
     backends: list[Installed] = Field(default_factory=list)
-    error: str = ""
+    error: Sentence = ""
 
     @field_validator("backends", mode="before")
     @classmethod
     def _null_is_empty(cls, value: object) -> object:
         return value or []
+
+    @field_validator("backends")
+    @classmethod
+    def _names_can_be_keys(cls, backends: list[Installed]) -> list[Installed]:
+        if any(len(name) > LONGEST_IDENTIFIER for each in backends for name in (each.name, each.family)):
+            raise ValueError(f"the name of a backend has more than {LONGEST_IDENTIFIER} characters")
+        return backends
 
 
 class UpgradePolicy(WireEnum):
@@ -118,22 +142,22 @@ class Result(WireEnum):
 class Outcome(Message):
     """How an operation ended on its node; published on `...<op>.outcome` and kept in the node's journal."""
 
-    op_id: str
-    node_id: str = ""
+    op_id: OpId
+    node_id: Identifier = ""
     backend: str = ""
     family: str = ""
-    decision: int = 0
+    decision: Decision = 0
     result: Result = Result.UNKNOWN
     reason: Reason | None = None
-    error: str = ""
-    retry_after_s: float | None = None
+    error: Sentence = ""
+    retry_after_s: RetryAfter = None
     """set when the source asked for it (429, 503)"""
     changed: bool = False
     """false: what was asked for was there already"""
     before: Installed | None = None
     after: Installed | None = None
-    bytes_fetched: int = 0
-    bytes_reused: int = 0
+    bytes_fetched: ByteCount = 0
+    bytes_reused: ByteCount = 0
     """taken from a partial download instead of the source"""
     addresses: dict[str, str] = Field(default_factory=dict)
     """what was started: process key -> host:port"""
@@ -145,7 +169,7 @@ class CommandReply(Message):
 
     success: bool = False
     address: str = ""
-    error: str = ""
+    error: Sentence = ""
     stopped_process_keys: list[str] = Field(default_factory=list)
     reports_stopped_processes: bool = False
     # protocol 2
@@ -159,24 +183,24 @@ class CommandReply(Message):
 class Progress(Message):
     """A gauge: safe to lose, never used for a decision. `current` and `total` are LocalAI's human sizes."""
 
-    op_id: str
-    node_id: str = ""
-    backend: str = ""
-    file_name: str = ""
-    current: str = ""
-    total: str = ""
-    percentage: float = 0.0
+    op_id: OpId
+    node_id: Identifier = ""
+    backend: Caption = ""
+    file_name: Caption = ""
+    current: Caption = ""
+    total: Caption = ""
+    percentage: Percentage = 0.0
     phase: Phase = Phase.UNKNOWN
     # protocol 2
-    family: str = ""
-    decision: int = 0
-    seq: int = 0
+    family: Caption = ""
+    decision: Decision = 0
+    seq: Decision = 0
     """rises within one decision: readers drop what is not newer"""
-    bytes_done: int = 0
-    bytes_total: int = 0
-    rate: float = 0.0
+    bytes_done: ByteCount = 0
+    bytes_total: ByteCount = 0
+    rate: Rate = 0.0
     """bytes a second, over the last few seconds"""
-    eta_s: float | None = None
+    eta_s: Eta = None
 
     def encode(self) -> bytes:
         """`percentage` is always there: LocalAI's readers rely on it."""
@@ -198,9 +222,9 @@ class OpStanding(WireEnum):
 
 
 class OpReply(Message):
-    op_id: str
+    op_id: OpId
     standing: OpStanding = OpStanding.UNKNOWN
-    decision: int = 0
+    decision: Decision = 0
     progress: Progress | None = None
     outcome: Outcome | None = None
 
@@ -230,13 +254,13 @@ class CancelAnswer(WireEnum):
 
 
 class CancelReply(Message):
-    op_id: str
+    op_id: OpId
     answer: CancelAnswer = CancelAnswer.UNKNOWN
-    stopped_after_s: float = 0.0
+    stopped_after_s: Elapsed = 0.0
     """from the arrival of the cancel to the last byte written"""
-    bytes_done: int = 0
+    bytes_done: ByteCount = 0
     outcome: Outcome | None = None
-    error: str = ""
+    error: Sentence = ""
 
 
 class LogsQuestion(Message):
@@ -309,18 +333,6 @@ class ModelStopped(Message):
     error: str = ""
 
 
-MOST_BYTES = 2**60
-"""of memory or disk; more is a slip"""
-
-
-def _plausible(value: object) -> object:
-    """A number that cannot be is not known: one odd reading must not cost a node its sign of life."""
-    return value if not isinstance(value, int) or 0 <= value <= MOST_BYTES else None
-
-
-Bytes = Annotated[int | None, BeforeValidator(_plausible)]
-
-
 class Resources(Message):
     """What a node has; 0 = none, None = not known. Field names are LocalAI's."""
 
@@ -330,19 +342,24 @@ class Resources(Message):
     available_ram: Bytes = None
     total_disk: Bytes = None
     available_disk: Bytes = None
-    gpu_vendor: str | None = None
-    gpu_compute_capability: str | None = None
-    capability: str | None = None
+    gpu_vendor: Word = None
+    gpu_compute_capability: Word = None
+    capability: Word = None
 
 
 class Heartbeat(Message):
     """Over NATS, the link that carries commands: a dead link cannot look healthy."""
 
-    node_id: str
-    boot_id: str = ""
-    seq: int = 0
-    open_ops: list[str] = Field(default_factory=list)
+    node_id: Identifier
+    boot_id: Identifier = ""
+    seq: Decision = 0
+    open_ops: OpIds = Field(default_factory=list)
     resources: Resources = Field(default_factory=Resources)
+
+    @field_validator("resources", mode="before")
+    @classmethod
+    def _unreadable_is_not_known(cls, value: object) -> object:
+        return value if isinstance(value, dict | Resources) else {}
 
     def encode(self) -> bytes:
         return self.model_dump_json(exclude_none=True).encode()

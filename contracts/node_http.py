@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from contracts.http import Message, Shape
-from contracts.messages import MOST_BYTES, Resources
+from contracts.messages import Resources
+from contracts.readings import MOST_BYTES
 from domain import budget
 from domain import labels as labelling
 from domain.errors import InvalidRequest
@@ -109,7 +110,7 @@ class NodeView(Resources):
     max_replicas_per_model_manually_set: bool = False
     vram_budget: str = ""
     vram_budget_bytes: int | None = None
-    """what the budget comes to on this card; `available_vram` is never more"""
+    """what the budget comes to on this card; `available_vram` is what of it is not in use"""
     vram_budget_manually_set: bool = False
     reserved_vram: int = 0
     status: NodeStatus

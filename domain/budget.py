@@ -28,6 +28,14 @@ class Budget:
             return None
         return min(self.size, total_vram) if total_vram else self.size
 
+    def available(self, total_vram: int | None, free_vram: int | None) -> int | None:
+        """What the budget leaves after what is in use; the free reading itself when there is no budget."""
+        ceiling = self.ceiling(total_vram)
+        if ceiling is None or free_vram is None:
+            return free_vram
+        in_use = max(total_vram - free_vram, 0) if total_vram else 0
+        return min(max(ceiling - in_use, 0), free_vram)
+
 
 NO_BUDGET = Budget()
 

@@ -4,7 +4,6 @@ import json
 import re
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 DOCKER_HUB = "docker.io"
 _HUB_ADDRESS = "registry-1.docker.io"
@@ -107,11 +106,6 @@ def read_reference(uri: str) -> Reference:
     if found is None or ".." in bare:
         raise NotOci(f"{uri!r} is no reference to a registry.")
     return Reference(found["host"], found["name"], found["tag"] or "latest", found["digest"] or "")
-
-
-def host_of(uri: str) -> str:
-    """The host for which credentials are kept, of a reference or of a url."""
-    return read_reference(uri).host if is_reference(uri) else urlsplit(uri).netloc.rpartition("@")[2]
 
 
 def read_document(content: bytes) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from sqlalchemy import (
 
 from contracts.node_http import NodeView
 from domain.errors import InvalidRequest
-from domain.node import NodeStatus, NodeType
+from domain.node import NodeStatus
 from domain.selector import EVERYTHING, Selector
 from store.clock import Clock, utc_now
 from store.database import Database
@@ -59,7 +59,6 @@ class NodeQuery:
     """nodes that have this backend installed"""
     text: str = ""
     """a part of the name, the id or the address"""
-    node_type: NodeType | None = None
     sort: str = "name"
     """one of SORTS; `-` in front turns it round"""
     limit: int | None = None
@@ -93,11 +92,6 @@ class NodeList:
         shown = _VIEWS.validate_python([node_facts(dict(zip(names, row, strict=True))) for row in rows])
         more = len(shown) < len(found)
         return NodePage(shown, total, _cursor_after(query.sort, shown[-1]) if more else "")
-
-    async def matching(self, selector: Selector) -> list[NodeView]:
-        """Healthy nodes that take backends: where work can go at this moment."""
-        query = NodeQuery(statuses=(NodeStatus.HEALTHY,), selector=selector, node_type=NodeType.BACKEND)
-        return (await self.page(query)).nodes
 
 
 def _shape(query: NodeQuery) -> NodeQuery:
@@ -152,8 +146,6 @@ def _conditions(query: NodeQuery) -> list[ColumnElement[bool]]:
     if query.text:
         columns = (NodeRow.name, NodeRow.id, NodeRow.address)
         conditions.append(or_(*(column.icontains(query.text, autoescape=True) for column in columns)))
-    if query.node_type is not None:
-        conditions.append(NodeRow.node_type == str(query.node_type))
     return conditions
 
 

@@ -45,7 +45,8 @@ _HEARTBEATS = text("""
             WHEN heard.is_it THEN greatest(nodes.last_heartbeat, :now) ELSE nodes.last_heartbeat END,
         boot_id = CASE WHEN heard.is_it AND nodes.approved_at IS NOT NULL
             THEN coalesce(nullif(heard.boot_id, ''), nodes.boot_id) ELSE nodes.boot_id END,
-        resources = CASE WHEN heard.is_it THEN nodes.resources || heard.resources ELSE nodes.resources END,
+        resources = CASE WHEN heard.is_it AND nodes.approved_at IS NOT NULL AND nodes.left_at IS NULL
+            THEN nodes.resources || heard.resources ELSE nodes.resources END,
         unreachable_since = CASE WHEN :proves_link AND heard.is_it THEN NULL ELSE nodes.unreachable_since END
     FROM (
         SELECT known.id, beat.boot_id, beat.resources,
@@ -59,7 +60,8 @@ _HEARTBEATS = text("""
     RETURNING nodes.id, nodes.boot_id, nodes.approved_at IS NOT NULL
 """)
 """Rows are locked in the order of their ids, so that two batches at once cannot lock each other out.
-A process of another boot than the one that registered is no sign of life of the node."""
+A process of another boot than the one that registered is no sign of life of the node.
+The facts of a node that is pending, or that left, stay as it registered them."""
 
 
 def status_expression(now: datetime | ColumnElement[datetime]) -> ColumnElement[str]:

@@ -24,28 +24,24 @@ def node_view(row: NodeRow, status: str, open_operations: int, labels: dict[str,
 
 
 def node_facts(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a view is made of; columns that are nobody's business have no field there."""
+    """What a view is made of; columns that are nobody's business have no field there.
+
+    The row keeps what the node said; the view shows what its budget leaves.
+    """
     override, resources = row["vram_budget_override"], row["resources"]
     budget = row["vram_budget"] if override is None else override
-    ceiling = parse_budget(budget).ceiling(resources.get("total_vram"))
+    limit, total_vram = parse_budget(budget), resources.get("total_vram")
     return {
         **resources,
-        **_within(ceiling, resources.get("available_vram")),
+        "available_vram": limit.available(total_vram, resources.get("available_vram")),
         **row,
         "max_replicas_per_model": row["max_replicas_override"] or row["max_replicas_per_model"],
         "max_replicas_per_model_manually_set": row["max_replicas_override"] is not None,
         "vram_budget": budget,
-        "vram_budget_bytes": ceiling,
+        "vram_budget_bytes": limit.ceiling(total_vram),
         "vram_budget_manually_set": override is not None,
         "labels": row["labels"] or {},
     }
-
-
-def _within(ceiling: int | None, available_vram: int | None) -> dict[str, int]:
-    """Nobody may count on more than the budget; the row keeps what the node said."""
-    if ceiling is None or available_vram is None:
-        return {}
-    return {"available_vram": min(available_vram, ceiling)}
 
 
 def operation_view(row: OperationRow, now: datetime) -> OperationView:

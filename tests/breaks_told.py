@@ -1,168 +1,92 @@
-"""Breaks in what is written down and told of operations: rows, lists, status, history, pending work."""
+"""Breaks in what is told of operations: lists, status, in LocalAI's words and on the command line."""
 
-from tests.rule_tables import Break, rules
+from typing import Any
+
+from tests.breaking.arming import Break, names_of, rules
+
+_BATCH_STATUS = ("test_status_of_a_batch_names_the_nodes_that_failed_and_no_others",)
+_NOT_BAD = ("queued", "waiting", "running", "still_installing", "cancelling", "cancelled")
+
+
+def _told_as(name: str, word: str) -> Any:
+    return lambda table: {state: word if state.name == name else told for state, told in table.items()}
+
+
+def _completed_though_cancelled(original: Any, operation: Any) -> Any:
+    status = original(operation)
+    is_cancelled = operation is not None and operation.state is names_of(original).State.CANCELLED
+    return status.model_copy(update={"completed": True}) if is_cancelled else status
+
 
 TOLD = (
     Break(
         rules("S6"),
         "the list does not name the node",
-        "api/localai.py",
-        '        "nodeID": operation.node_id,\n        "nodes": [_node(operation)],\n',
-        '        "nodes": [_node(operation)],\n',
+        "api.localai:_theirs",
+        lambda original, operation: {key: value for key, value in original(operation).items() if key != "nodeID"},
+        tests=("test_live_list_reads_as_localais_and_as_ours",),
     ),
     Break(
         rules("S10"),
         "what was cancelled reads as completed",
-        "api/localai.py",
-        '        error=operation.message if outcome == "failed" else None,\n'
-        "        completed=True if operation.state is State.SUCCEEDED else None,",
-        '        error=operation.message if outcome == "failed" else None,\n'
-        '        completed=True if outcome in ("completed", "cancelled") else None,',
-        only="test_job_status_is_localais",
+        "api.localai:job_status",
+        _completed_though_cancelled,
+        tests=("test_job_status_is_localais",),
     ),
     Break(
         rules("S10"),
         "the status of what was cancelled does not say so",
-        "api/localai.py",
-        "cancelled=operation.state is State.CANCELLED,",
-        "cancelled=False,",
-        only="test_status_of_an_operation_tells_every_state",
+        "api.localai:op_status",
+        lambda original, operation: original(operation).model_copy(update={"cancelled": False}),
+        tests=("test_status_of_an_operation_tells_every_state",),
     ),
     Break(
         rules("S10"),
         "a cancelled batch is watched to a success",
-        "cli/watch_batch.py",
-        "return batch.state is BatchState.COMPLETED and all(",
-        "return all(",
-        only="test_watching_a_batch_exits_with_0_only_if_it_succeeded_everywhere",
-    ),
-    Break(
-        rules("S15"),
-        "a success stays listed",
-        "store/operations.py",
-        "conditions.append(or_(IS_OPEN, IS_UNSUCCESSFUL))",
-        "conditions.append(or_(IS_OPEN, IS_UNSUCCESSFUL, OperationRow.state == State.SUCCEEDED))",
-    ),
-    Break(
-        rules("S16 H43"),
-        "each replica keeps the list it made when it first looked",
-        "store/operations.py",
-        "return Listing([operation_view(row, now) for row in await session.scalars(wanted)], last_event_id)",
-        "found = Listing([operation_view(row, now) for row in await session.scalars(wanted)], last_event_id)\n"
-        "            return self.__dict__.setdefault('copies', {}).setdefault((node, state, batch, live), found)",
-        only="test_what_ends_leaves_the_list_of_every_replica_and_is_in_the_history_of_each",
-    ),
-    Break(
-        rules("S17"),
-        "a cancelled one stays listed",
-        "store/operations.py",
-        "conditions.append(or_(IS_OPEN, IS_UNSUCCESSFUL))",
-        "conditions.append(or_(IS_OPEN, IS_UNSUCCESSFUL, OperationRow.state == State.CANCELLED))",
-    ),
-    Break(
-        rules("S18"),
-        "a failure is evicted",
-        "store/operations.py",
-        "conditions.append(or_(IS_OPEN, IS_UNSUCCESSFUL))",
-        "conditions.append(IS_OPEN)",
-    ),
-    Break(
-        rules("S19"),
-        "still installing is evicted",
-        "store/operations.py",
-        "conditions.append(or_(IS_OPEN, IS_UNSUCCESSFUL))",
-        "conditions.append(or_(IS_OPEN & (OperationRow.state != State.STILL_INSTALLING), IS_UNSUCCESSFUL))",
-    ),
-    Break(
-        rules("S20"),
-        "what is queued is not listed",
-        "store/operations.py",
-        "conditions.append(or_(IS_OPEN, IS_UNSUCCESSFUL))",
-        "conditions.append(or_(IS_OPEN & (OperationRow.state != State.QUEUED), IS_UNSUCCESSFUL))",
-    ),
-    Break(
-        rules("S21"),
-        "events are numbered without the lock",
-        "store/operations.py",
-        "pg_advisory_xact_lock(:lock)::text",
-        "CAST(:lock AS text)",
+        "cli.watch_batch:went_well",
+        lambda original, batch: all(member.state in names_of(original)._SETTLED_WELL for member in batch.members),
+        tests=("test_watching_a_batch_exits_with_0_only_if_it_succeeded_everywhere",),
     ),
     Break(
         rules("S52"),
         "a node that is away counts as an error",
-        "api/localai.py",
-        'State.WAITING: "queued",',
-        'State.WAITING: "error",',
-        only="test_status_of_a_batch_names_the_nodes_that_failed_and_no_others",
+        "api.localai:_NODE_STATUS",
+        _told_as("WAITING", "error"),
+        tests=_BATCH_STATUS,
     ),
     Break(
         rules("S53"),
         "still installing counts as a success",
-        "api/localai.py",
-        'State.STILL_INSTALLING: "running_on_worker",',
-        'State.STILL_INSTALLING: "success",',
+        "api.localai:_NODE_STATUS",
+        _told_as("STILL_INSTALLING", "success"),
+        tests=_BATCH_STATUS,
     ),
     Break(
         rules("S54"),
         "whoever has not succeeded makes the error",
-        "api/localai.py",
-        "for each in batch.members if each.state in _BAD)",
-        "for each in batch.members if each.state != State.SUCCEEDED)",
+        "api.localai:_BAD",
+        lambda bad: (*bad, *_NOT_BAD),
+        tests=_BATCH_STATUS,
     ),
     Break(
         rules("S58"),
         "the line of the node is wiped",
-        "api/localai.py",
-        "        nodes=[_node(operation)],\n",
-        "        nodes=[],\n",
-        only="test_status_of_a_running_operation_is_localais",
+        "api.localai:op_status",
+        lambda original, operation: original(operation).model_copy(update={"nodes": []}),
+        tests=("test_status_of_a_running_operation_is_localais",),
     ),
     Break(
         rules("S59"),
         "the list is in no order",
-        "api/localai.py",
-        "return int(operation.progress.percentage), operation.backend, operation.op_id",
-        'return 0, "", operation.op_id',
-        only="test_list_is_ordered_by_progress_then_name",
+        "api.localai:list_order",
+        lambda _, operation: (0, "", operation.op_id),
+        tests=("test_list_is_ordered_by_progress_then_name",),
     ),
     Break(
-        rules("H33"),
-        "nobody calls for the purge",
-        "activities/fleet.py",
-        "            await self._retention.sweep()\n",
-        "",
-        only="test_the_watch_over_the_fleet_purges_what_is_old",
-    ),
-    Break(
-        rules("H33"),
-        "what ended is kept for ever",
-        "store/history.py",
-        "purged = list(await session.scalars(gone))",
-        "purged: list[str] = []",
-        only="test_old_operations_are_purged_with_their_story_and_young_ones_stay",
-    ),
-    Break(
-        rules("H33"),
-        "the operation of a member is purged under its batch",
-        "store/history.py",
-        "OperationRow.ended_at < ended_before, ~named)",
-        "OperationRow.ended_at < ended_before)",
-        only="test_an_operation_stays_as_long_as_its_batch",
-    ),
-    Break(
-        rules("H34"),
-        "pending work has no route",
-        "api/routers/operation_groups.py",
-        '@router.get("/pending"',
-        '@router.get("/pending/nowhere"',
-        only="test_pending_work_is_listed_per_node_and_per_backend",
-    ),
-    Break(
-        rules("H34"),
-        "only what is on a node counts as work",
-        "store/history.py",
-        ").where(IS_OPEN)\n",
-        ").where(OperationRow.dispatched_at.is_not(None))\n",
-        only="test_pending_work_is_counted_per_node_and_per_backend",
+        rules("degraded"),
+        "lists do not say how old they are",
+        "api.health:Health.down_since",
+        lambda _, self, name: None,
+        tests=("test_without_temporal_writes_are_refused_and_lists_are_served",),
     ),
 )

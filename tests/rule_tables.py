@@ -3,8 +3,7 @@
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -12,38 +11,44 @@ TESTS = Path(__file__).parent
 _NUMBER = re.compile(r"\b([RSHG]\d+)[a-z]?\b")
 
 
-@dataclass(frozen=True)
-class Break:
-    """One change of the code with which the tests of some rules fail."""
-
-    rules: tuple[str, ...]
-    """numbers; or one word for promises without a number, and then `tests` names their proofs"""
-    what: str
-    """what is broken, in a few words"""
-    path: str
-    old: str
-    new: str
-    only: str = ""
-    """of the tests of these rules, those that pytest's -k selects: one is enough, the others take long"""
-    tests: tuple[str, ...] = ()
-    """which tests have to fail, each of them; empty: of each rule one that names it"""
-    limit_s: int = 40
-    """a test that hangs has failed too"""
-
-
-def rules(numbers: str) -> tuple[str, ...]:
-    return tuple(numbers.split())
-
-
 @cache
 def proofs() -> Mapping[str, list[str]]:
     """Number -> tests that name it, as file::test."""
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for path in sorted(TESTS.rglob("test_*.py")):
-        for test in _tests(ast.parse(path.read_text())):
-            for number in sorted(set(_NUMBER.findall(ast.get_docstring(test) or ""))):
-                found[number].append(f"{path.relative_to(TESTS.parent)}::{test.name}")
+    for place, test in _every_test():
+        for number in sorted(set(_NUMBER.findall(ast.get_docstring(test) or ""))):
+            found[number].append(place)
     return dict(found)
+
+
+def located(name: str) -> str:
+    """Where the test of that name is, as file::test; there is one."""
+    found = _places().get(name, [])
+    if len(found) != 1:
+        raise LookupError(f"{len(found)} tests have the name {name}: {', '.join(found)}")
+    return found[0]
+
+
+def in_order(tests: Collection[str]) -> list[str]:
+    """As they are written, file by file: pytest runs them in the order in which they are named."""
+    return [place for place, _ in _every_test() if place in tests]
+
+
+@cache
+def _places() -> Mapping[str, list[str]]:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for place, test in _every_test():
+        found[test.name].append(place)
+    return dict(found)
+
+
+@cache
+def _every_test() -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    return [
+        (f"{path.relative_to(TESTS.parent)}::{test.name}", test)
+        for path in sorted(TESTS.rglob("test_*.py"))
+        for test in _tests(ast.parse(path.read_text()))
+    ]
 
 
 def _tests(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -57,11 +62,18 @@ def page(
     rules: Mapping[str, str],
     not_shown: Mapping[str, str] | None = None,
     seen_failing: Mapping[str, str] | None = None,
+    *,
+    missing: str = "not shown",
 ) -> str:
     """The table in Markdown; what no test shows is listed with its reason."""
     columns = ["rule", "in short", "proved by", *(["seen failing with"] if seen_failing else [])]
     rows = [
-        [number, rule, _proved(number, not_shown or {}), *([seen_failing.get(number, "")] if seen_failing else [])]
+        [
+            number,
+            rule,
+            _proved(number, not_shown or {}, missing),
+            *([seen_failing.get(number, "")] if seen_failing else []),
+        ]
         for number, rule in rules.items()
     ]
     lines = [columns, ["---"] * len(columns), *rows]
@@ -73,7 +85,7 @@ def _line(cells: list[str]) -> str:
     return f"|{'|'.join(cells)}|" if bare else f"| {' | '.join(cells)} |"
 
 
-def _proved(number: str, not_shown: Mapping[str, str]) -> str:
+def _proved(number: str, not_shown: Mapping[str, str], missing: str) -> str:
     if number in not_shown:
-        return f"*not shown: {not_shown[number]}*"
+        return f"*{missing}: {not_shown[number]}*"
     return "<br>".join(f"`{test}`" for test in proofs().get(number, []))

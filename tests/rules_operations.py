@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Iterator
 
-from tests.breaks import SEEN_FAILING
-from tests.breaks_beyond import BEYOND
+from tests.breaks import BREAKS, SEEN_FAILING
+from tests.rule_tables import located
 from tests.rule_tables import page as table
 
 RULES = {
@@ -122,8 +122,8 @@ it again, on a copy.
 BEYOND_NUMBERS = """
 ## Promises without a number
 
-The event stream, what is degraded while a server is away, and processes that are killed or stopped at any moment;
-`python -m tests.breaking stream` (`degraded`, `chaos`) breaks them again.
+The event stream, what is degraded while a server is away, processes that are killed or stopped at any moment, limits;
+`python -m tests.breaking stream` (`degraded`, `chaos`, `limits`) breaks them again.
 
 | about | proved by | seen failing with |
 |---|---|---|
@@ -135,9 +135,11 @@ def page() -> str:
 
 
 def _beyond() -> Iterator[str]:
-    for each in BEYOND:
-        tests = "<br>".join(f"`{test}`" for test in each.tests)
-        yield f"| {' '.join(each.rules)} | {tests} | {each.what} |\n"
+    for each in BREAKS:
+        about = [rule for rule in each.rules if not rule[1:].isdigit()]
+        if about:
+            tests = "<br>".join(f"`{located(test)}`" for test in each.tests)
+            yield f"| {' '.join(about)} | {tests} | {each.what} |\n"
 
 
 if __name__ == "__main__":

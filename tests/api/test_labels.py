@@ -121,7 +121,7 @@ async def test_registration_with_absurd_facts_is_refused_by_name(api: Api, field
 
 
 async def test_node_has_every_field_that_localais_clients_read(api: Api) -> None:
-    """R76: NodeWithExtras."""
+    """LocalAI's NodeWithExtras; its counts are always 0."""
     seen = await view(api, await api.register())
     assert set(seen) >= {
         *("id", "name", "node_type", "address", "http_address", "status", "total_vram", "available_vram"),

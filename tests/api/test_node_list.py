@@ -14,7 +14,7 @@ async def names(api: Api, **query: str) -> list[str]:
 
 
 async def test_list_is_localais_array_and_says_how_many(api: Api) -> None:
-    """R24, R76."""
+    """R24."""
     for name in ("list-b", "list-a"):
         await api.register(name=name, labels={"suite": "array"})
     answer = await api.http.get("/api/nodes")

@@ -25,7 +25,6 @@ OTHER = f"sha256:{'b' * 64}"
 def test_references_are_read(uri, expected):
     assert oci.read_reference(uri) == expected
     assert oci.is_reference(uri)
-    assert oci.host_of(uri) == expected.host
 
 
 @pytest.mark.parametrize(

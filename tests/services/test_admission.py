@@ -299,7 +299,7 @@ async def test_bad_input_starts_nothing(
 async def test_nodes_that_may_not_get_work_are_refused(admission: Admission, join: Join) -> None:
     """S49, superseded: what is refused here never has to be pruned.
 
-    H20: unknown, pending and agent nodes are refused, never a success with zero nodes.
+    H20, R91: unknown, pending and agent nodes are refused, never a success with zero nodes.
     """
     with pytest.raises(UnknownNode, match="nobody"):
         await admission.ask(Kind.INSTALL, "nobody", ECHO, actor="ada")

@@ -129,7 +129,7 @@ async def waiting(operations: OperationTable, node: NodeView, number: int, reaso
 async def test_a_node_that_is_heard_wakes_what_waits_for_it_and_nothing_else(
     liveness: Liveness, join: Join, operations: OperationTable, wakes: RecordedWakes
 ) -> None:
-    """R75, R86, R87 (superseded): there is no cool-down to clear; the node's own voice ends the wait."""
+    """There is no cool-down to clear: the node's own voice ends the wait."""
     node, other = await join(), await join()
     waits = await waiting(operations, node, 2, Reason.NODE_AWAY)
     await waiting(operations, other, 1, Reason.NODE_AWAY)
@@ -176,7 +176,7 @@ async def test_work_on_a_node_that_has_ended_here_is_stopped_there(
 async def test_work_on_a_node_that_has_neither_row_nor_run_is_stopped_there(
     liveness: Liveness, join: Join, wakes: RecordedWakes, link: PlayedLink
 ) -> None:
-    """Protocol 3, H: PostgreSQL and Temporal were both restored to an older moment. An open run writes its row anew."""
+    """Protocol 3: PostgreSQL and Temporal were both restored to an older moment. An open run writes its row anew."""
     node = await join()
     wakes.open = [Run(workflow_id="w", run_id="r", is_open=True, op_id="has-a-run")]
     link.cancel_reply = CancelReply(op_id="forgotten", answer=CancelAnswer.STOPPED)

@@ -125,7 +125,7 @@ async def test_a_run_that_ends_while_we_look_keeps_the_end_it_wrote(
 async def test_row_of_a_closed_run_ends_as_the_run_did(
     admission: Admission, client: Client, join: Join, repair: Repair, runs: TemporalRuns, database: Database
 ) -> None:
-    """Protocol 3, R1: PostgreSQL was restored to an older moment; Temporal still has the result."""
+    """Protocol 3: PostgreSQL was restored to an older moment; Temporal still has the result."""
     node, station = await join(), Station()
     async with worker_of(client, station, runs.queue):
         failed = Outcome(op_id="op", result=Result.FAILED, reason=Reason.NO_DISK, error="disk full")
@@ -150,7 +150,7 @@ async def test_open_run_whose_row_has_ended_or_is_missing_is_told(
     client: Client,
     link: PlayedLink,
 ) -> None:
-    """Protocol 3, R2: Temporal was restored to an older moment than PostgreSQL, or the other way round."""
+    """Protocol 3: Temporal was restored to an older moment than PostgreSQL, or the other way round."""
     link.cancel_reply = NodeAway()
     asked = [await admission.ask(Kind.INSTALL, (await join()).id, InstallRequest(backend="echo"), actor="ada")]
     asked.append(await admission.ask(Kind.INSTALL, (await join()).id, InstallRequest(backend="echo"), actor="ada"))

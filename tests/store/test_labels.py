@@ -168,7 +168,7 @@ async def test_cap_of_an_admin_outlives_registration_and_can_be_handed_back(node
 async def test_budget_caps_what_is_available_and_not_what_there_is(nodes: Nodes, overrides: Overrides) -> None:
     """R90: an admin's budget outlives registration, an empty one is a word too; handed back, the node's counts."""
     node = await registered(nodes, vram_budget="50%", **GPU)
-    assert (node.vram_budget_bytes, node.available_vram, node.total_vram) == (12 * GIB, 12 * GIB, 24 * GIB)
+    assert (node.vram_budget_bytes, node.available_vram, node.total_vram) == (12 * GIB, 8 * GIB, 24 * GIB)
 
     async def seen() -> tuple[str, int | None, int | None, bool]:
         again = a_node(name=node.name, vram_budget="50%", **GPU)
@@ -176,11 +176,11 @@ async def test_budget_caps_what_is_available_and_not_what_there_is(nodes: Nodes,
         return view.vram_budget, view.vram_budget_bytes, view.available_vram, view.vram_budget_manually_set
 
     await overrides.vram_budget(node.id, "6GiB")
-    assert await seen() == ("6GiB", 6 * GIB, 6 * GIB, True)
+    assert await seen() == ("6GiB", 6 * GIB, 2 * GIB, True)
     await overrides.vram_budget(node.id, "")
     assert await seen() == ("", None, 20 * GIB, True)
     await overrides.vram_budget(node.id, None)
-    assert await seen() == ("50%", 12 * GIB, 12 * GIB, False)
+    assert await seen() == ("50%", 12 * GIB, 8 * GIB, False)
 
 
 # the selector in SQL is the selector of the domain -------------------------------------------------------------

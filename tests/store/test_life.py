@@ -77,7 +77,7 @@ async def test_every_table_below_a_node_goes_with_it_and_history_does_not(databa
 async def test_removal_takes_all_of_it_along_and_keeps_history(
     database: Database, life: NodeLife, nodes: Nodes, operations: OperationTable
 ) -> None:
-    """R22, H10, and R8, R10, R11, R12, R88 (superseded): no process keeps a copy that would have to be told."""
+    """R9, R22, H10."""
     node_id, other = await registered(nodes, a_node()), await registered(nodes, a_node())
     await fill(database, node_id)
     await fill(database, other)
@@ -109,7 +109,7 @@ async def undeletable(database: Database) -> AsyncIterator[None]:
 
 @pytest.mark.usefixtures("undeletable")
 async def test_a_removal_that_fails_changes_nothing(database: Database, life: NodeLife, nodes: Nodes) -> None:
-    """H44, R88: never half of it."""
+    """H44: never half of it."""
     node_id = (await nodes.upsert(a_node(), now=NOON, credential_hash="stays", approve=True)).id
     await fill(database, node_id)
     before = await count(database, node_id)
@@ -132,14 +132,14 @@ async def test_a_retired_credential_says_why(life: NodeLife, nodes: Nodes) -> No
 
 
 async def test_of_many_approvals_at_once_one_is_given(nodes: Nodes) -> None:
-    """R16, R89: the test is inside the UPDATE's WHERE."""
+    """R16: the test is inside the UPDATE's WHERE."""
     node_id = await registered(nodes, a_node(), approve=False)
     given = await asyncio.gather(*(nodes.approve(node_id, now=NOON) for _ in range(5)))
     assert given.count(True) == 1
 
 
 async def test_free_memory_is_what_the_node_said_last(nodes: Nodes) -> None:
-    """H38 (superseded): nothing is reserved, so nothing is left over from before a registration."""
+    """Nothing is reserved, so nothing is left over from before a registration."""
     request = a_node(total_vram=24, available_vram=3)
     await registered(nodes, request)
     view = await nodes.upsert(

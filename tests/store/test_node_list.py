@@ -59,16 +59,6 @@ async def test_filters_narrow_the_list_down(nodes: Nodes, listing: NodeList, dat
         assert ([node.name for node in page.nodes], page.total) == (expected, len(expected)), query
 
 
-async def test_work_can_go_to_healthy_backend_nodes_that_match(nodes: Nodes, listing: NodeList) -> None:
-    """R58, R91, R92: an empty selector is all of those, agents and absent nodes are none of them."""
-    await healthy(nodes, name="alpha", labels={"zone": "a"})
-    await healthy(nodes, name="beta", labels={"zone": "b"})
-    await healthy(nodes, name="helper", labels={"zone": "a"}, node_type="agent")
-    await registered(nodes, name="pending", labels={"zone": "a"}, approve=False)
-    assert [node.name for node in await listing.matching(parse(""))] == ["alpha", "beta"]
-    assert [node.name for node in await listing.matching(parse("zone=a"))] == ["alpha"]
-
-
 @pytest.mark.parametrize("sort", ["name", "-name", "status", "-status", "last_heartbeat", "-created_at"])
 async def test_pages_hold_every_node_once_in_the_order_of_the_list(
     nodes: Nodes, listing: NodeList, clock: SetClock, sort: str

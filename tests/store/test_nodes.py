@@ -119,8 +119,7 @@ async def test_heartbeat_with_text_that_cannot_be_stored_does_not_stop_the_other
     labelled = a_node().model_copy(update={"labels": {"a\0": "b\0"}})
     strange, other = await registered(nodes, labelled), await registered(nodes, a_node())
     beats = [
-        Heartbeat(node_id=strange, boot_id="\0", resources=Resources(gpu_vendor="a\0b")),
-        Heartbeat(node_id="\0"),
+        Heartbeat(node_id=strange, resources=Resources(gpu_vendor="a\0b")),
         Heartbeat(node_id=other),
     ]
     await nodes.heartbeats(beats, NOON)

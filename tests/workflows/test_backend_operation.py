@@ -101,7 +101,7 @@ async def test_run_closes_as_its_row_when_a_write_is_refused(begin: Begin) -> No
 
 
 async def test_run_closes_as_its_row_when_the_monitor_says_so(begin: Begin) -> None:
-    """Protocol 3, R2."""
+    """Protocol 3: Temporal was restored to an older moment than PostgreSQL."""
     operation = await begin()
     await operation.station.commands.get()
     operation.station.row_end = RowEnd(state=State.CANCELLED, reason=Reason.FORCED)

@@ -1,0 +1,264 @@
+"""Breaks in what is asked and admitted: services in front of Temporal."""
+
+import asyncio
+from typing import Any
+
+from tests.breaking.arming import Break, names_of, rules
+
+
+async def _answer_after_the_end(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    accepted = await original(self, *args, **kwargs)
+    ended = names_of(original).ENDED
+    while (row := await self.operations.find(accepted.jobID)) is None or row.state not in ended:  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    return accepted
+
+
+def _take_empty_requests(original: Any, self: Any, kind: Any, request: Any, *, capability: str = "") -> Any:
+    if not request.backend and not request.uri:
+        return self._by_name(kind, request, capability)
+    return original(self, kind, request, capability=capability)
+
+
+async def _everybody_for_one(original: Any, self: Any, request: Any) -> Any:
+    return await self.nodes.list() if request.nodes else await original(self, request)
+
+
+async def _retry_no_dead_letters(original: Any, self: Any, op_id: str, **rest: Any) -> Any:
+    names = names_of(original)
+    row = await self.operations.find(op_id)
+    if row is not None and row.state is names.State.DEAD_LETTER:
+        raise names.NotRetryable("A dead letter stays one.", op_id=op_id)
+    return await original(self, op_id, **rest)
+
+
+def _let_pending_through(original: Any, node: Any, asked: str, *, on_drained: bool = False) -> Any:
+    if node is not None and node.status is names_of(original).NodeStatus.PENDING:
+        return node
+    return original(node, asked, on_drained=on_drained)
+
+
+def _ask_agent_nodes(original: Any, node: Any, family: str, having: Any, request: Any) -> Any:
+    if node.node_type is not names_of(original).NodeType.BACKEND:
+        return None
+    return original(node, family, having, request)
+
+
+async def _refuse_nodes_not_heard(original: Any, self: Any, kind: Any, node: str, *args: Any, **rest: Any) -> Any:
+    found = await self.nodes.find(node)
+    if found is not None and found.last_heartbeat is None:
+        raise names_of(original).UnknownNode("NATS does not answer.", node=node)
+    return await original(self, kind, node, *args, **rest)
+
+
+async def _cancel_removals(original: Any, self: Any, op_id: str, body: Any, *, actor: str) -> Any:
+    return await _cancelled_if(original, self, op_id, body, actor, lambda row, _: row is not None)
+
+
+async def _cancel_removals_out_of_sight(original: Any, self: Any, op_id: str, body: Any, *, actor: str) -> Any:
+    def is_out_of_sight(row: Any, names: Any) -> bool:
+        return row is not None and row.state is names.State.STILL_INSTALLING
+
+    return await _cancelled_if(original, self, op_id, body, actor, is_out_of_sight)
+
+
+async def _cancelled_if(original: Any, self: Any, op_id: str, body: Any, actor: str, is_meant: Any) -> Any:
+    names, row = names_of(original), await self.operations.find(op_id)
+    if is_meant(row, names) and row.kind is names.Kind.REMOVE:
+        await self.runs.cancel(row.workflow_id, names.CancelRequest(op_id=op_id, by=actor))
+        return names.CancelAccepted(state=names.State.CANCELLING, note="")
+    return await original(self, op_id, body, actor=actor)
+
+
+async def _one_look_ends_with_the_first_error(_: Any, self: Any, node: Any) -> bool:
+    await self.refresh(node)
+    return True
+
+
+async def _say_stopped_without_asking(original: Any, node: Any, body: Any, **_: Any) -> Any:
+    return names_of(original).Message(message=f"stop of {body.backend or 'every backend'} sent to {node.name}")
+
+
+async def _unload_only_what_runs(original: Any, self: Any, nodes: Any, name: str) -> Any:
+    view = await original(self, nodes, name)
+    if not view.nodes:
+        raise names_of(original).UnknownBackend(f"{name} runs nowhere.", backend=name)
+    return view
+
+
+def _raise_instead(original: Any, told: Any, result: Any, error: Exception) -> Any:
+    if result is names_of(original).Unloading.FAILED:
+        raise error
+    return original(told, result, error)
+
+
+async def _end_with_the_request(original: Any, self: Any, kind: Any) -> Any:
+    from contracts.temporal import CancelRequest
+
+    accepted, admission = await original(self, kind), self.ask.func.__self__
+
+    async def end() -> None:
+        while not await self.http.is_disconnected():  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        row = await admission.operations.find(accepted.jobID)
+        await admission.gate.runs.cancel(row.workflow_id, CancelRequest(op_id=accepted.jobID))
+
+    self.http.app.__dict__.setdefault("ending", []).append(asyncio.create_task(end()))
+    return accepted
+
+
+async def _forget(_: Any, *args: Any, **kwargs: Any) -> None:
+    """What should be done is not done."""
+
+
+ADMISSION = (
+    Break(
+        rules("S1"),
+        "the answer waits for the node",
+        "services.admission:Admission.ask",
+        _answer_after_the_end,
+        tests=("test_accepted_install_is_durable_and_readable_at_once",),
+        limit_s=15,
+        waits=True,
+    ),
+    Break(
+        rules("S2"),
+        "an empty request is let through",
+        "services.intents:Intents.wanted",
+        _take_empty_requests,
+        tests=("test_bad_request_gets_a_clear_answer",),
+    ),
+    Break(
+        rules("S3"),
+        "a request for one node goes to everybody",
+        "services.batches:BatchDesk._chosen",
+        _everybody_for_one,
+        tests=("test_one_target_is_one_node_and_everywhere_is_everybody",),
+    ),
+    Break(
+        rules("S4 S5 H24"),
+        "the lock names the backend, not the node",
+        "contracts.temporal:operation_workflow_id",
+        lambda _, node_id, family: f"backend:{family}",
+        tests=(
+            "test_one_backend_on_two_nodes_through_two_replicas_is_two_operations",
+            "test_the_lock_is_node_and_family",
+        ),
+    ),
+    Break(
+        rules("S8"),
+        "the work ends with the request that asked for it",
+        "api.routers.nodes:NodeOrder.admit",
+        _end_with_the_request,
+        tests=("test_work_goes_on_when_nobody_looks",),
+        limit_s=90,
+    ),
+    Break(
+        rules("S12 H25 G6"),
+        "the name of a direct uri is lost",
+        "services.intents:Intents._by_uri",
+        lambda original, *args: original(*args).model_copy(update={"name": ""}),
+        tests=("test_an_install_by_uri_carries_everything_to_the_run",),
+    ),
+    Break(
+        rules("S26"),
+        "what waits outlives the drain",
+        "services.lifecycle:_ends_by_drain",
+        lambda _, row, running: False,
+        tests=("test_drain_ends_what_has_not_begun_and_lets_finish_what_runs",),
+    ),
+    Break(
+        rules("S42"),
+        "one node that fails ends the whole request",
+        "services.models:_not_unloaded",
+        _raise_instead,
+        tests=("test_a_model_is_unloaded_on_every_node_that_has_it_and_a_node_that_fails_is_named",),
+    ),
+    Break(
+        rules("S42"),
+        "what runs nowhere cannot be unloaded",
+        "services.models:NodeModels.unload_everywhere",
+        _unload_only_what_runs,
+        tests=("test_a_model_that_runs_nowhere_is_unloaded_already",),
+    ),
+    Break(
+        rules("S43"),
+        "a stop is accepted and not sent",
+        "services.stopping:Stopping.stop",
+        lambda original, self, node, body: _say_stopped_without_asking(original, node, body),
+        tests=("test_stop_goes_straight_to_the_node_and_is_audited",),
+    ),
+    Break(
+        rules("S46"),
+        "agent nodes are asked too",
+        "services.batches:_why_not",
+        _ask_agent_nodes,
+        tests=("test_who_may_not_get_work_is_left_out_by_name",),
+    ),
+    Break(
+        rules("S47"),
+        "nobody at the node is no evidence",
+        "store.nodes:Nodes.mark_unreachable",
+        _forget,
+        tests=("test_only_commands_and_lists_are_evidence_and_an_answer_clears_it",),
+    ),
+    Break(
+        rules("S48"),
+        "a dead letter cannot be driven again",
+        "services.admission:Admission.retry",
+        _retry_no_dead_letters,
+        tests=("test_a_retry_is_a_new_operation_that_names_the_old",),
+    ),
+    Break(
+        rules("S49 H20"),
+        "a pending node is let through",
+        "services.admission:admissible",
+        _let_pending_through,
+        tests=("test_nodes_that_may_not_get_work_are_refused",),
+    ),
+    Break(
+        rules("S55"),
+        "an upgrade goes where it never was",
+        "services.batches:NEEDS_IT_INSTALLED",
+        lambda kinds: frozenset(kind for kind in kinds if kind.name != "UPGRADE"),
+        tests=("test_an_upgrade_goes_only_where_it_is_installed",),
+    ),
+    Break(
+        rules("S56"),
+        "one node that is away spoils the whole look",
+        "services.inventory:Inventory._refreshed",
+        _one_look_ends_with_the_first_error,
+        tests=("test_one_look_asks_a_whole_fleet_and_survives_whoever_is_away",),
+    ),
+    Break(
+        rules("S60"),
+        "a running removal is cancelled",
+        "services.cancellation:Cancellation.cancel",
+        _cancel_removals,
+        tests=(
+            "test_a_removal_on_its_node_is_left_out_of_a_bulk_cancel_and_named",
+            "test_removal_on_its_node_cannot_be_cancelled_unless_by_force",
+        ),
+    ),
+    Break(
+        rules("S60"),
+        "a removal that was lost sight of is cancelled",
+        "services.cancellation:Cancellation.cancel",
+        _cancel_removals_out_of_sight,
+        tests=("test_removal_on_its_node_cannot_be_cancelled_unless_by_force",),
+    ),
+    Break(
+        rules("S63 H41"),
+        "the guard is left out",
+        "services.batches:BatchDesk._refuse_concrete",
+        lambda _, self, request: None,
+        tests=("test_a_build_for_some_hardware_never_goes_to_everybody",),
+    ),
+    Break(
+        rules("degraded"),
+        "without NATS an install is refused",
+        "services.admission:Admission.ask",
+        _refuse_nodes_not_heard,
+        tests=("test_without_nats_installs_are_accepted_and_wait",),
+    ),
+)

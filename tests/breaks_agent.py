@@ -1,0 +1,156 @@
+"""Breaks in the agent, on the bus and in the contract between them."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from tests.breaking.arming import Break, names_of, rules
+
+
+async def _take_one_after_another(_: Any, bus: Any, subject: str, exchange: Any) -> None:
+    async def answer(message: Any) -> None:
+        reply = await exchange.reply_to(message)
+        if message.reply and reply is not None:
+            await bus.publish(message.reply, reply.encode())
+
+    await bus.subscribe(subject.replace("upgrade", "install"), answer)
+
+
+async def _wait_for_a_turn(original: Any, bus: Any, subject: str, exchange: Any) -> None:
+    turn = bus.__dict__.setdefault("turn", asyncio.Lock())
+
+    async def reply_to(message: Any) -> Any:
+        async with turn:
+            return await exchange.reply_to(message)
+
+    await original(bus, subject, SimpleNamespace(reply_to=reply_to))
+
+
+async def _raise_the_clients_own_error(original: Any, *args: Any, **kwargs: Any) -> bytes:
+    try:
+        return bytes(await original(*args, **kwargs))
+    except names_of(original).NoAnswer as error:
+        raise (error.__cause__ or error) from None
+
+
+async def _begin_silently_again(original: Any, self: Any, command: Any, known: Any) -> None:
+    await _begun(original, self, command, known, is_silent=known is not None)
+
+
+async def _upgrade_silently(original: Any, self: Any, command: Any, known: Any) -> None:
+    await _begun(original, self, command, known, is_silent=command.kind == "upgrade")
+
+
+async def _begun(original: Any, self: Any, command: Any, known: Any, *, is_silent: bool) -> None:
+    async def silence(_: Any) -> None:
+        """No progress is reported."""
+
+    if is_silent:
+        self._reporter = SimpleNamespace(progress=silence, outcome=self._reporter.outcome)
+    await original(self, command, known)
+
+
+def _let_faults_through(original: Any, job: Any) -> Any:
+    names = names_of(original)
+    try:
+        job.result()
+    except (names.Stopped, asyncio.CancelledError, names.OperationFailed, OSError):
+        return original(job)
+    return original(job)
+
+
+AGENT = (
+    Break(
+        rules("S22"),
+        "an upgrade reports no progress",
+        "agent.operations:Operations._begin",
+        _upgrade_silently,
+        tests=("test_an_upgrade_streams_its_progress_as_an_install_does",),
+        limit_s=90,
+    ),
+    Break(
+        rules("S24"),
+        "progress has a subject of its own kind",
+        "contracts.subjects:progress",
+        lambda original, *args: original(*args).replace("install", "upgrade"),
+        tests=("test_every_kind_reports_on_the_subject_of_an_install",),
+    ),
+    Break(
+        rules("S25 G9"),
+        "a second try reports no progress",
+        "agent.operations:Operations._begin",
+        _begin_silently_again,
+        tests=("test_a_second_try_reports_its_progress_as_the_first_did",),
+    ),
+    Break(
+        rules("S35"),
+        "what is there is fetched again",
+        "agent.installer:Installer._has",
+        lambda _, self, installed, command, digest: False,
+        tests=("test_what_is_there_already_is_not_fetched_again",),
+    ),
+    Break(
+        rules("S36"),
+        "commands are taken one after another, on one subject",
+        "bus.commands:hear",
+        _take_one_after_another,
+        tests=("test_a_slow_upgrade_blocks_no_install",),
+    ),
+    Break(
+        rules("S39"),
+        "a timeout of the bus is no timeout of ours",
+        "bus.connection:Bus.request",
+        _raise_the_clients_own_error,
+        tests=("test_a_listener_that_does_not_answer_is_no_answer",),
+    ),
+    Break(
+        rules("S41"),
+        "stale progress counts",
+        "bus.reports:ReportHub._is_news",
+        lambda _, self, key, progress: True,
+        tests=("test_stale_progress_is_dropped",),
+    ),
+    Break(
+        rules("S43"),
+        "only a stop with a name is understood",
+        "bus.commands:_read_stop",
+        lambda original, payload: names_of(original).Command.decode(payload),
+        tests=("test_stop_comes_with_or_without_a_name",),
+        waits=True,
+    ),
+    Break(
+        rules("S61"),
+        "a fault ends the desk's own task",
+        "agent.operations:_outcome_of",
+        _let_faults_through,
+        tests=("test_an_operation_that_breaks_fails_alone",),
+    ),
+    Break(
+        rules("H40"),
+        "an upgrade starts nothing again",
+        "agent.changeover:_wanted",
+        lambda original, command, running: original(command, []),
+        tests=("test_an_upgrade_restarts_the_same_set_and_a_rollback_too",),
+    ),
+    Break(
+        rules("H40"),
+        "an upgrade kills what runs at once",
+        "agent.changeover:Changeover._stop",
+        lambda original, self, keepers, **rest: original(self, keepers, **{**rest, "grace": 0.0}),
+        tests=("test_an_upgrade_lets_a_request_in_flight_finish",),
+    ),
+    Break(
+        rules("H42"),
+        "an install starts a process",
+        "agent.changeover:_wanted",
+        lambda original, command, running: original(command.model_copy(update={"start": True}), running),
+        tests=("test_an_install_starts_nothing_unless_it_is_asked_to",),
+    ),
+    Break(
+        rules("G2"),
+        "a cancel waits its turn behind the install",
+        "bus.commands:hear",
+        _wait_for_a_turn,
+        tests=("test_a_slow_command_blocks_no_cancel",),
+    ),
+)

@@ -1,0 +1,99 @@
+"""Breaks in batches: the window, the turns, and what is repeated after a crash."""
+
+from typing import Any
+
+from tests.breaking.arming import Break, names_of, rules
+
+
+def _one_after_another(original: Any, self: Any) -> Any:
+    return max(0, 1 - len(self._open)) if self._batch.max_parallel == 0 else original(self)
+
+
+def _count_who_is_away(original: Any, self: Any) -> Any:
+    most = self._batch.max_parallel
+    return max(0, most - len(self._open)) if most else original(self)
+
+
+def _go_on_though_paused(original: Any, self: Any) -> Any:
+    orders = self._paused, self._cancelled_by
+    self._paused, self._cancelled_by = False, None
+    try:
+        return original(self)
+    finally:
+        self._paused, self._cancelled_by = orders
+
+
+async def _keep_the_turn(_: Any, self: Any) -> None:
+    self.is_ours = False
+
+
+def _draw_an_id_for_each_attempt(original: Any, batch_id: str, node_id: str) -> str:
+    from temporalio import activity
+
+    attempt = activity.info().attempt
+    return str(original(batch_id if attempt == 1 else f"{batch_id}-{attempt}", node_id))
+
+
+BATCH = (
+    Break(
+        rules("S9 S51 H23 G11"),
+        "one node after another",
+        "workflows.batch:Batch._room",
+        _one_after_another,
+        tests=("test_zero_means_all_at_once",),
+        waits=True,
+    ),
+    Break(
+        rules("H27"),
+        "who is away fills the window",
+        "workflows.batch:Batch._room",
+        _count_who_is_away,
+        tests=("test_absent_nodes_never_block_the_window",),
+        waits=True,
+    ),
+    Break(
+        rules("H27"),
+        "a turn is kept by who goes away again",
+        "workflows.turns:Turns.give_back",
+        _keep_the_turn,
+        tests=("test_who_goes_away_again_gives_its_turn_back",),
+        waits=True,
+    ),
+    Break(
+        rules("G12"),
+        "the window is ignored",
+        "workflows.batch:Batch._room",
+        lambda original, self: names_of(original).options.ADMIT_AT_ONCE,
+        tests=("test_no_more_than_the_window_run_at_once_and_all_get_their_turn",),
+    ),
+    Break(
+        rules("G12"),
+        "who comes back begins at once, window or not",
+        "workflows.turns:Turns.are_taken",
+        lambda _, self: False,
+        tests=("test_nodes_that_come_back_together_take_their_turns",),
+        waits=True,
+    ),
+    Break(
+        rules("G12"),
+        "a pause and a stop are not for who comes back",
+        "workflows.batch:Batch._back",
+        _go_on_though_paused,
+        tests=("test_a_node_that_comes_back_to_a_paused_batch_waits_for_it",),
+    ),
+    Break(
+        rules("chaos"),
+        "a repeated request is another batch",
+        "services.batches:derived_op_id",
+        lambda original, *parts: names_of(original).new_op_id(),
+        tests=("test_an_api_may_die_while_it_starts_a_batch",),
+    ),
+    Break(
+        rules("chaos"),
+        "a repeated admission draws new ids",
+        "activities.batches:member_op_id",
+        _draw_an_id_for_each_attempt,
+        tests=("test_a_worker_may_die_at_any_admission_of_a_batch",),
+        limit_s=90,
+    ),
+)

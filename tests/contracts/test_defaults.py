@@ -1,0 +1,82 @@
+"""Every default that decides how long somebody waits, or how often something is tried: pinned by its value.
+
+The values are written here a second time on purpose. Who changes one changes it in both places, and in the documents.
+"""
+
+from datetime import timedelta
+
+from contracts.temporal import FleetWatch, OperationInput, Policy
+from runtime.settings import ControlSettings
+
+POLICY = {
+    "wait_for_node": timedelta(days=7),
+    "lost_after": timedelta(hours=24),
+    "deadline": timedelta(hours=24),
+    "request_timeout": timedelta(minutes=15),
+    "accept_timeout": timedelta(seconds=5),
+    "silence": timedelta(seconds=10),
+    "heartbeat_timeout": timedelta(seconds=20),
+    "node_poll": timedelta(seconds=60),
+    "back_off_first": timedelta(seconds=30),
+    "back_off_cap": timedelta(minutes=15),
+    "max_attempts": 10,
+    "phase_news": timedelta(seconds=10),
+    "source_retry": timedelta(seconds=60),
+}
+WATCH = {
+    "tick": timedelta(seconds=15),
+    "heartbeat_timeout": timedelta(seconds=15),
+    "rest": timedelta(hours=1),
+}
+SETTINGS = {
+    "nats_credential_lifetime": timedelta(hours=24),
+    "sign_in_failures": 30,
+    "auto_approve": False,
+    "gallery_refresh": timedelta(hours=1),
+    "upload_limit": 50 * 1024**3,
+    "upgrade_check": timedelta(hours=6),
+    "auto_upgrade": False,
+    "uri_schemes": frozenset({"file", "http", "https", "oci"}),
+    "uri_without_digest": False,
+    "registry_timeout": timedelta(seconds=5),
+    "control_slots": 200,
+    "node_slots": 2000,
+    "fleet_tick": timedelta(seconds=15),
+    "monitor_check": timedelta(seconds=15),
+    "monitor_silence": timedelta(minutes=2),
+    "history_kept": timedelta(days=90),
+    "api_host": "127.0.0.1",
+    "api_port": 8900,
+    "listen_host": "",
+    "trusted_proxies": "127.0.0.1",
+    "log_level": "INFO",
+}
+ADDRESSES_AND_SECRETS = {
+    *("database_url", "database_password_file", "nats_url", "nats_public_url", "nats_account_seed_file"),
+    *("nats_operator_seed_file", "nats_system_seed_file", "temporal_address", "temporal_namespace", "temporal_ui_url"),
+    *("tls_cert_file", "tls_key_file", "ca_file", "public_url", "admin_token_file", "registration_token_file"),
+    *("gallery_folder", "sources_key_file"),
+}
+"""what every installation has of its own"""
+
+
+def test_every_default_of_the_policy_is_pinned() -> None:
+    assert dict(Policy()) == POLICY
+
+
+def test_run_without_a_policy_has_the_same_one() -> None:
+    assert OperationInput.model_fields["policy"].default == Policy(**POLICY)
+
+
+def test_every_default_of_the_fleet_watch_is_pinned() -> None:
+    assert dict(FleetWatch()) == WATCH
+
+
+def test_settings_fill_the_policy_with_these_defaults() -> None:
+    assert dict(ControlSettings().policy) == POLICY
+
+
+def test_every_default_of_the_settings_is_pinned() -> None:
+    assert set(ControlSettings.model_fields) == set(SETTINGS) | ADDRESSES_AND_SECRETS | {"policy"}
+    settings = ControlSettings()
+    assert {name: getattr(settings, name) for name in SETTINGS} == SETTINGS

@@ -1,0 +1,96 @@
+"""Every deliberate break fits the code as it is; that its tests fail with it is seen by `make breaks`."""
+
+import pytest
+
+from tests.breaking.__main__ import is_cheap
+from tests.breaking.arming import Break, Unresolvable, arm, check
+from tests.breaks import BREAKS
+from tests.rule_tables import located, proofs
+
+
+@pytest.mark.parametrize("each", BREAKS, ids=lambda each: each.what)
+def test_break_fits_the_code(each: Break) -> None:
+    """Who moves its target points the break to the new place, and sees the test fail again."""
+    check(each)
+    assert each.tests
+    for test in each.tests:
+        located(test)
+
+
+@pytest.mark.parametrize("each", BREAKS, ids=lambda each: each.what)
+def test_break_of_a_numbered_rule_fails_a_test_that_names_the_rule(each: Break) -> None:
+    numbered = [rule for rule in each.rules if rule[1:].isdigit()]
+    tests = {located(test) for test in each.tests}
+    assert not [rule for rule in numbered if not tests & set(proofs().get(rule, ()))]
+
+
+def test_no_two_breaks_have_the_same_name() -> None:
+    assert len({each.what for each in BREAKS}) == len(BREAKS)
+
+
+def test_most_breaks_are_cheap_enough_for_the_sample() -> None:
+    assert sum(map(is_cheap, BREAKS)) > len(BREAKS) * 0.8
+
+
+def _anything(target: str) -> Break:
+    return Break(("none",), "a break for this test", target, lambda original, self, node: None, tests=())
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("services.nowhere:f", "No module named"),
+        ("services.repair:Repair.nowhere", "there is no services.repair:Repair.nowhere"),
+        ("services.repair:Nobody.once", "no 'Nobody'"),
+        ("services.repair:Repair._has_ended", "has no parameter 'node'"),
+    ],
+)
+def test_break_without_a_target_is_an_error(target: str, why: str) -> None:
+    with pytest.raises(Unresolvable, match=why):
+        check(_anything(target))
+
+
+def test_break_that_changes_nothing_is_an_error() -> None:
+    same = Break(("none",), "nothing", "services.batches:NEEDS_IT_INSTALLED", lambda kinds: kinds, tests=())
+    with pytest.raises(Unresolvable, match="changes nothing"):
+        check(same)
+
+
+def _greet(name: str) -> str:
+    return f"hello {name}"
+
+
+async def _greet_later(name: str) -> str:
+    return f"hello {name}"
+
+
+class _Greeter:
+    word = "hello"
+
+    @property
+    def loud(self) -> str:
+        return self.word.upper()
+
+    @staticmethod
+    def plain(name: str) -> str:
+        return f"hello {name}"
+
+
+async def test_functions_methods_properties_and_constants_are_replaced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setattr("tests.breaking.arming.NOTES", tmp_path_factory.mktemp("notes"))
+    namespace = {"greet": _greet, "greet_later": _greet_later, "Greeter": type("Greeter", (), dict(vars(_Greeter)))}
+
+    def replaced(name: str, by: object) -> None:
+        assert callable(by)
+        arm(namespace, Break(("none",), name, f"any.module:{name}", by, tests=()))
+
+    replaced("greet", lambda original, name: original(name[::-1]))
+    replaced("greet_later", lambda original, name: original(name[::-1]))
+    replaced("Greeter.loud", lambda original, self: original(self) + "!")
+    replaced("Greeter.plain", lambda original, name: "bye")
+    replaced("Greeter.word", lambda word: "good day")
+    greeter = namespace["Greeter"]()  # type: ignore[operator]
+    assert (namespace["greet"]("abc"), await namespace["greet_later"]("abc")) == ("hello cba",) * 2  # type: ignore[operator]
+    assert (greeter.loud, greeter.plain("abc"), greeter.word) == ("GOOD DAY!", "bye", "good day")

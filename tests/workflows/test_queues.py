@@ -1,0 +1,45 @@
+"""Which queue, limits and priority each activity of an operation is scheduled with, as its history has it."""
+
+from datetime import timedelta
+from typing import Any
+
+from contracts import temporal as names
+from contracts.dispatch import CancelResult
+from contracts.temporal import CancelRequest, Policy
+from domain.operation import State
+from tests.workflows.conftest import Begin
+from tests.workflows.station import Operation
+
+
+async def scheduled(operation: Operation, activity: str) -> Any:
+    """The first command of that activity in the history."""
+    history = await operation.handle.fetch_history()
+    found = (event.activity_task_scheduled_event_attributes for event in history.events)
+    return next(each for each in found if each.activity_type.name == activity)
+
+
+async def test_cancel_has_the_control_queue_and_the_highest_priority(begin: Begin, queue: str) -> None:
+    """Behind installs it would wait for a slot: the node is told over the queue that has only short activities."""
+    operation = await begin()
+    await operation.begin_on_node()
+    request = CancelRequest(op_id=operation.op_id, by="ada")
+    await operation.handle.signal(names.SIGNAL_CANCEL, request)
+    await operation.station.cancels.get()  # as a local activity, which gives up soon
+    await operation.station.cancels.get()
+    operation.station.say_to_cancel(CancelResult(stopped=True))
+    assert (await operation.result()).state is State.CANCELLED
+    cancel, install = await scheduled(operation, "cancel_on_node"), await scheduled(operation, "run_on_node")
+    assert (cancel.task_queue.name, install.task_queue.name) == (queue, f"{queue}-node")
+    assert cancel.priority.priority_key == 1
+
+
+async def test_install_has_the_default_limits_on_its_node(begin: Begin) -> None:
+    """15 minutes for the request and one more to give the slot back; one attempt: the workflow owns the retries."""
+    operation = await begin(policy=Policy())
+    await operation.begin_on_node()
+    operation.station.say(operation.succeeded())
+    await operation.result()
+    install = await scheduled(operation, "run_on_node")
+    assert install.start_to_close_timeout.ToTimedelta() == timedelta(minutes=16)
+    assert install.heartbeat_timeout.ToTimedelta() == timedelta(seconds=20)
+    assert install.retry_policy.maximum_attempts == 1
