@@ -90,6 +90,17 @@ class Process:
         process = cls(record.pid, record.started)
         return process if record.pid and process.is_alive() else None
 
+    @classmethod
+    def started_in(cls, folder: Path) -> "list[Process]":
+        """Leaders of what `start` has begun from a folder, also those that nobody has written down."""
+        found = []
+        for each in psutil.process_iter(["cwd", "cmdline", "create_time"]):
+            words = each.info["cmdline"] or []
+            is_from_there = str(folder) in (each.info["cwd"], *words)
+            if is_from_there and "--addr" in words and _is_leader(each.pid):
+                found.append(cls(each.pid, each.info["create_time"]))
+        return found
+
     def is_alive(self) -> bool:
         self._reap()
         try:
@@ -153,6 +164,13 @@ class Process:
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
+
+
+def _is_leader(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except OSError:
+        return False
 
 
 def _listens(process: psutil.Process, port: int) -> bool:

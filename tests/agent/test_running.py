@@ -72,11 +72,11 @@ async def test_an_install_starts_nothing_unless_it_is_asked_to(start_agent: Star
     quiet = await install(node)
     assert (quiet.addresses, await running(models, node)) == ({}, {})
     loud = await install(node, start=True)
-    assert (loud.changed, list(loud.addresses)) == (False, ["echo#0"])
+    assert (loud.changed, list(loud.addresses)) == (True, ["echo#0"]), "it was installed, but did not run"
     (model,) = (await running(models, node)).values()
     assert (model.address, model.version) == (loud.addresses["echo#0"], "1")
     again = await install(node, start=True)
-    assert again.addresses == loud.addresses
+    assert (again.changed, again.addresses) == (False, loud.addresses)
 
 
 async def test_a_backend_that_does_not_become_healthy_says_why(start_agent: StartAgent, models: ModelsClient):
