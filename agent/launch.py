@@ -91,13 +91,13 @@ class Process:
         return process if record.pid and process.is_alive() else None
 
     @classmethod
-    def started_in(cls, folder: Path) -> "list[Process]":
-        """Leaders of what `start` has begun from a folder, also those that nobody has written down."""
+    def started_below(cls, folder: Path) -> "list[Process]":
+        """Leaders of what `start` has begun from there, also those that nobody has written down."""
         found = []
         for each in psutil.process_iter(["cwd", "cmdline", "create_time"]):
             words = each.info["cmdline"] or []
-            is_from_there = str(folder) in (each.info["cwd"], *words)
-            if is_from_there and "--addr" in words and _is_leader(each.pid):
+            places = (each.info["cwd"] or "", *words)
+            if "--addr" in words and any(place.startswith(f"{folder}/") for place in places) and _is_leader(each.pid):
                 found.append(cls(each.pid, each.info["create_time"]))
         return found
 

@@ -5,7 +5,7 @@ import asyncio
 import structlog
 
 from agent.journal import DiskJournal, Entry, Standing
-from agent.launch import Process, Record
+from agent.launch import Process
 from agent.plan import Plan, Step
 from agent.running_files import RunningFiles
 from agent.shelf import Shelf
@@ -14,8 +14,6 @@ from contracts.messages import Outcome, Result
 from domain.operation import Kind
 
 log = structlog.stdlib.get_logger(__name__)
-
-_KILL_AT_ONCE = 0.0
 
 
 class Recovery:
@@ -59,27 +57,28 @@ class Recovery:
         return entry.interrupted().model_copy(update={"plan": plan.undone()})
 
     async def _go_back(self, plan: Plan) -> None:
-        """Nothing of `to` runs, the tree is OLD, and what ran before is written down to run again."""
+        """The tree is OLD, and what ran before is written down to run again; whatever else runs is ended later."""
         log.warning("recovery.back", op_id=plan.op_id, family=plan.family, done=plan.done)
-        await self._end(_of_new_version(self._shelf, plan), _KILL_AT_ONCE)
         await asyncio.to_thread(self._shelf.go_back, plan)
         await asyncio.to_thread(self._write_down, plan)
 
     def _write_down(self, plan: Plan) -> None:
-        for record in self._files.everything():
-            if record.family == plan.family:
+        """One that was brought back already, before the end of the operation was written, is left alone."""
+        new = self._shelf.version(plan.family, plan.to)
+        of_family = [record for record in self._files.everything() if record.family == plan.family]
+        for record in of_family:
+            if record.folder == new:
                 self._files.forget(record.key)
+        there = {record.key for record in of_family if record.folder != new}
         for record in plan.running:
-            self._files.write(record)
+            if record.key not in there:
+                self._files.write(record)
 
     async def _go_on(self, entry: Entry, plan: Plan) -> Entry:
         """The tree is NEW, what it replaced has ended, and the outcome is the one that was missing."""
         log.warning("recovery.forward", op_id=plan.op_id, family=plan.family, done=plan.done)
         await asyncio.to_thread(self._finish_tree, plan)
-        now = {record.pid for record in self._files.everything()} if plan.kind is not Kind.REMOVE else set[int]()
-        await self._end([found for record in plan.running if (found := _found(record, now))], self._grace)
-        if plan.kind is Kind.REMOVE:
-            await asyncio.to_thread(self._write_down, plan.model_copy(update={"running": []}))
+        await self._retire(plan)
         after = await asyncio.to_thread(self._shelf.installed, plan.family)
         outcome = Outcome(
             op_id=entry.op_id,
@@ -101,17 +100,11 @@ class Recovery:
             if step is not Step.FREE_SPACE or not self._space.has_headroom():
                 self._shelf.take(step, plan)
 
-    async def _end(self, processes: list[Process], grace: float) -> None:
-        await asyncio.gather(*(process.stop(grace) for process in processes))
-
-
-def _of_new_version(shelf: Shelf, plan: Plan) -> list[Process]:
-    """Also one that was started a moment before the agent was killed, and was not written down yet."""
-    if plan.kind is Kind.REMOVE:
-        return []
-    old = {record.pid for record in plan.running}
-    return [found for found in Process.started_in(shelf.version(plan.family, plan.to)) if found.pid not in old]
-
-
-def _found(record: Record, others: set[int]) -> Process | None:
-    return Process.find(record) if record.pid not in others else None
+    async def _retire(self, plan: Plan) -> None:
+        """What ran beside the new version gets its time to finish; of a removed backend nothing is left to run."""
+        if plan.kind is Kind.REMOVE:
+            for record in plan.running:
+                self._files.forget(record.key)
+        serving = {record.pid for record in self._files.everything()}
+        old = [Process.find(record) for record in plan.running if record.pid not in serving]
+        await asyncio.gather(*(process.stop(self._grace) for process in old if process is not None))

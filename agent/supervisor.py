@@ -126,7 +126,7 @@ class Keeper:
         ring = self.ring()
         try:
             await asyncio.to_thread(logs.forget_others, ring, record.key)
-            process = await asyncio.to_thread(Process.start, record.folder, address, ring.path)
+            process = await _spawned(record.folder, address, ring.path)
         except BaseException:
             self._ports.release(port, record.key)
             raise
@@ -205,14 +205,19 @@ class Supervisor:
         self._live = live
         self._keepers: dict[str, Keeper] = {}
 
-    def adopt(self) -> None:
-        """What an earlier life of this agent has started: found running, or started again."""
+    async def adopt(self) -> None:
+        """What an earlier life of this agent has started: found running, or started again; nothing else goes on."""
         files = self._rules.files()
-        for record in files.pending():
-            if (found := Process.find(record)) is not None:
+        wanted = await asyncio.to_thread(files.everything)
+        for found in await asyncio.to_thread(Process.started_below, self._rules.home.absolute() / "backends"):
+            if found.pid not in {record.pid for record in wanted}:
+                log.warning("backend.unknown_process_killed", pid=found.pid)
                 found.kill()
+        for record in await asyncio.to_thread(files.pending):
+            if (pending := Process.find(record)) is not None:
+                pending.kill()
             files.forget_pending(record.key)
-        for record in files.everything():
+        for record in wanted:
             self.take_up(record)
 
     def everything(self) -> list[Keeper]:
@@ -240,7 +245,10 @@ class Supervisor:
         if keeper.is_stopping or not keeper.is_alive:
             return False
         self._keepers[keeper.record.key] = keeper
-        keeper.write_again()
+        try:
+            keeper.write_again()
+        except OSError:  # an agent that is killed now starts it anew
+            log.exception("backend.not_written", key=keeper.record.key)
         return True
 
     async def stop(self, keepers: list[Keeper], grace: float, *, remember: bool = False) -> list[Keeper]:
@@ -274,3 +282,13 @@ class Supervisor:
             keeper = Keeper(record.model_copy(update={"folder": folder or record.folder}), self._rules, self._ports)
             keeper.revive(leftover=found)
         self._keepers[record.key] = keeper
+
+
+async def _spawned(folder: Path, address: str, output: Path) -> Process:
+    """Whoever is cancelled meanwhile leaves no process behind."""
+    spawning = asyncio.ensure_future(asyncio.to_thread(Process.start, folder, address, output))
+    try:
+        return await asyncio.shield(spawning)
+    except asyncio.CancelledError:
+        (await spawning).kill()
+        raise

@@ -74,7 +74,7 @@ class Workshop:
         """What an earlier life of this agent left: plans are settled, processes found again, leftovers removed."""
         await asyncio.to_thread(self._reserve.make)
         outcomes = await self._recovery.run()
-        self.supervisor.adopt()
+        await self.supervisor.adopt()
         await asyncio.to_thread(self._tidy)
         return outcomes
 

@@ -21,6 +21,7 @@ from contracts.messages import Command
 from domain.operation import Kind
 from tests.agent.shelves import carry_out, remove, roll_back, staged
 
+
 class Mortal(Disk):
     """kill -9 before the n-th step."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agent.durable import target_of
 from bus.commands import NodeClient
 from bus.connection import connect_control
 from bus.models import ModelsClient
@@ -61,7 +62,7 @@ def gated(version: str, gate: Path) -> bytes:
 
 def pointers(node: Node, family: str = "echo") -> tuple[str, str]:
     folder = node.home / "backends" / family
-    return tuple(os.readlink(folder / name) if (folder / name).is_symlink() else "" for name in ("current", "previous"))  # type: ignore[return-value]
+    return target_of(folder / "current") or "", target_of(folder / "previous") or ""
 
 
 def versions(node: Node, family: str = "echo") -> set[str]:

@@ -11,6 +11,7 @@ from contracts.messages import Command
 from domain.operation import Kind, Reason
 from tests.agent.shelves import carry_out, remove, roll_back, staged
 
+
 @pytest.fixture
 def root(tmp_path):
     return tmp_path / "backends"
