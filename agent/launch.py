@@ -93,13 +93,18 @@ class Process:
     @classmethod
     def started_below(cls, folder: Path) -> "list[Process]":
         """Leaders of what `start` has begun from there, also those that nobody has written down."""
-        found = []
-        for each in psutil.process_iter(["cwd", "cmdline", "create_time"]):
-            words = each.info["cmdline"] or []
-            places = (each.info["cwd"] or "", *words)
-            if "--addr" in words and any(place.startswith(f"{folder}/") for place in places) and _is_leader(each.pid):
-                found.append(cls(each.pid, each.info["create_time"]))
-        return found
+        leaders = (pid for pid in psutil.pids() if _is_leader(pid))
+        return [found for pid in leaders if (found := cls._if_started_below(pid, f"{folder}/")) is not None]
+
+    @classmethod
+    def _if_started_below(cls, pid: int, folder: str) -> "Process | None":
+        try:
+            leader = psutil.Process(pid)
+            words = leader.cmdline()
+            is_ours = "--addr" in words and any(place.startswith(folder) for place in (leader.cwd(), *words))
+            return cls(pid, leader.create_time()) if is_ours else None
+        except psutil.Error:
+            return None
 
     def is_alive(self) -> bool:
         self._reap()
