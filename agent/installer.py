@@ -9,6 +9,7 @@ from agent.failures import OperationFailed
 from agent.gate import Limits
 from agent.job import Done, Job
 from agent.shelf import Shelf, not_installed
+from agent.space import Space
 from agent.threads import Threads
 from contracts.messages import Command, Installed
 from domain.operation import Kind, Phase, Reason
@@ -24,6 +25,7 @@ class Installer:
         changeover: Changeover,
         *,
         threads: Threads,
+        space: Space,
         limits: Limits,
         at_once: int,
     ) -> None:
@@ -31,6 +33,7 @@ class Installer:
         self._downloads = downloads
         self._changeover = changeover
         self._threads = threads
+        self._space = space
         self._limits = limits
         self._slots = asyncio.Semaphore(at_once)
 
@@ -102,7 +105,7 @@ class Installer:
 
         def unpack(archives: list[OpenArchive]) -> None:
             staging = self._shelf.stage(job.command.family, job.command.op_id)
-            unpacker = Unpacker(staging, self._limits, job.halt, tick)
+            unpacker = Unpacker(staging, self._limits, job.halt, tick, require_space=self._space.require)
             for archive in archives:
                 (unpacker.unpack_layer if plan.is_image else unpacker.unpack)(archive)
             unpacker.finish()

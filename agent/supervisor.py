@@ -11,7 +11,7 @@ import structlog
 from agent import logs
 from agent.durable import Disk
 from agent.failures import OperationFailed
-from agent.health import is_healthy
+from agent.health import health_route, is_healthy
 from agent.launch import Process, Record, identity_of
 from agent.logs import LogRing
 from agent.ports import Ports
@@ -152,8 +152,9 @@ class Keeper:
 
     async def _healthy(self, process: Process, port: int, ring: LogRing) -> None:
         deadline, pause = time.monotonic() + self._rules.health_timeout, _FIRST_PROBE_S
+        route = await asyncio.to_thread(health_route, self.record.folder)
         while process.is_alive() and time.monotonic() < deadline:
-            if await is_healthy(self._rules.host, port) and await asyncio.to_thread(process.listens_on, port):
+            if await is_healthy(self._rules.host, port, route) and await asyncio.to_thread(process.listens_on, port):
                 return
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _PROBE_EVERY_S)

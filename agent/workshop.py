@@ -62,6 +62,7 @@ class Workshop:
             self._downloads,
             Changeover(self._shelf, running, self.journal, threads=self._threads, space=space),
             threads=self._threads,
+            space=space,
             limits=limits,
             at_once=settings.parallel_operations,
         )
