@@ -51,7 +51,7 @@ REASONS: dict[Reason, Words] = {
         "the node has no previous version of this backend", "Install the version that is wanted."
     ),
     Reason.DID_NOT_START: Words(
-        "installed, but it did not become healthy", "Read the tail of its log in the error, then mend the backend."
+        "it did not become healthy", "Read the tail of its log in the error, then mend the backend."
     ),
     Reason.ROLLED_BACK: Words(
         "the new version did not become healthy, so the node went back to the previous one",
