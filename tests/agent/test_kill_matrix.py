@@ -99,6 +99,20 @@ class Cell:
         steps = [PLANNED, *self.case.steps]
         return not self.is_sick or not steps.index(Step.START) <= steps.index(self.step) < steps.index(Step.END)
 
+    @property
+    def ends_by_itself(self) -> bool | None:
+        """Whether the next agent reports the end without being asked again; None where either is right."""
+        steps = [PLANNED, *self.case.steps]
+        decisive = steps.index(Step.END if self.is_sick else Step.PROVEN)
+        match self.fault:
+            case Fault.KILL_BEFORE:
+                return steps.index(self.step) > decisive or not self.is_reached
+            case Fault.KILL_AFTER:
+                return steps.index(self.step) >= decisive or not self.is_reached
+            case Fault.STOP | Fault.FULL:
+                return True
+        return None
+
 
 class Bench:
     """Archives and homes, made once; every cell begins with a copy."""
@@ -239,6 +253,8 @@ async def _check_restart(life: Life, cell: Cell, asked: Command, old: tuple[str,
         await _check_new(life, cell, old)
     else:
         await _check_old(life, cell, old)
+    if cell.ends_by_itself is not None:
+        assert (known.standing is OpStanding.ENDED) == cell.ends_by_itself
     if known.standing is OpStanding.INTERRUPTED:
         assert known.outcome is not None
         assert known.outcome in life.told
