@@ -29,6 +29,11 @@ def outcome_of(job: Job) -> Outcome:
         return ends.failure(job, OperationFailed(Reason.NODE_ERROR, repr(error)))
 
 
+def begun_entry(job: Job) -> Entry:
+    command = job.command
+    return Entry(op_id=command.op_id, standing=Standing.RUNNING, decision=job.gauge.decision, command=command)
+
+
 def ended_entry(job: Job, outcome: Outcome) -> Entry:
     """An end closes the plan; one that was stopped keeps it until it is undone or gone on with."""
     stopped = {Result.CANCELLED: Standing.CANCELLED, Result.INTERRUPTED: Standing.INTERRUPTED}

@@ -48,6 +48,7 @@ class Job:
         self._committed = command.kind is Kind.REMOVE
         self._work: asyncio.Task[Done] | None = None
         self._begun = asyncio.Event()
+        self._buried = asyncio.Event()
         self._ended = asyncio.Event()
 
     async def work(self, performer: "Performer") -> None:
@@ -77,6 +78,15 @@ class Job:
             return False
         self.verdict = verdict
         return True
+
+    def mark_buried(self) -> None:
+        """Its tombstone is written, or could not be: then the verdict has changed."""
+        self._buried.set()
+
+    async def judged(self) -> None:
+        """Wait until it is certain whether it was cancelled: only a tombstone on the disk makes it so."""
+        if self.verdict is Result.CANCELLED:
+            await self._buried.wait()
 
     def stop(self) -> None:
         """Let the claimed job end now."""

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from agent.entries import ended_entry, outcome_of, reached, tombstone
+from agent.entries import begun_entry, ended_entry, outcome_of, reached, tombstone
 from agent.job import Job, Performer
 from agent.journal import Change, Entry, Journal, Standing
 from agent.progress import Gauge
@@ -66,7 +66,7 @@ class Operations:
         progress_every: float,
         journal_every: float = 0.0,
     ) -> None:
-        """`journal_every`: how often it is written down how far a job is; 0 is never."""
+        """`journal_every`: how often progress is written down; 0 is never."""
         self._journal = journal
         self._performer = performer
         self._reporter = reporter
@@ -110,7 +110,7 @@ class Operations:
         known, job = self._journal.get(op_id), self._jobs.get(op_id)
         if job is None or (known is not None and known.standing in (Standing.RUNNING, Standing.CANCELLED)):
             return known
-        return _begun(job)
+        return begun_entry(job)
 
     async def ask(self, question: OpQuestion) -> OpReply:
         """What is known of an operation, here and now."""
@@ -202,6 +202,7 @@ class Operations:
         await job.work(self._performer)
         noting.cancel()
         await job.gauge.close()
+        await job.judged()
         outcome = outcome_of(job)
         await self._end(job, ended_entry(job, outcome))
         self._release(job)
@@ -219,7 +220,8 @@ class Operations:
             await self._journal.put(entry)
         except OSError:
             log.exception("journal.not_written", op_id=entry.op_id)
-            self._journal.remember(entry)
+            if entry.standing is not Standing.CANCELLED:  # the tombstone is on the disk since the cancel
+                self._journal.remember(entry)
         if job.after_end is not None and entry.standing is Standing.ENDED:
             try:
                 await job.after_end()
@@ -243,11 +245,12 @@ class Operations:
 
     async def _stop(self, job: Job, command: CancelCommand, arrived: float) -> CancelReply:
         try:
-            await self._journal.change(command.op_id, lambda known: tombstone(known or _begun(job), command.op_id))
+            await self._journal.change(command.op_id, lambda known: tombstone(known or begun_entry(job), command.op_id))
         except OSError:
             job.verdict = Result.INTERRUPTED
             raise
         finally:
+            job.mark_buried()
             job.stop()
             await job.ended()
         await self._performer.abandon(command.op_id)
@@ -280,10 +283,6 @@ class Operations:
 
 def _refuse(command: Command, why: str) -> CommandReply:
     return CommandReply(op_id=command.op_id, answer=Answer.REFUSED, reason=Reason.REFUSED_BY_NODE, error=why)
-
-
-def _begun(job: Job) -> Entry:
-    return Entry(op_id=job.command.op_id, standing=Standing.RUNNING, decision=job.gauge.decision, command=job.command)
 
 
 def _may_run(known: Entry | None) -> bool:

@@ -72,6 +72,18 @@ async def test_a_cancel_on_a_full_disk_is_never_acknowledged_however_often_it_is
     assert kept.standing is Standing.CANCELLED
 
 
+async def test_work_that_stops_before_its_tombstone_is_written_is_not_told_as_cancelled(bench: Bench, disk: SmallDisk):
+    """The disk is slow, then full: the work has ended meanwhile, and the operation may still begin again."""
+    await bench.send(install())
+    disk.go_on.clear()
+    disk.is_full = True
+    asyncio.get_running_loop().call_later(0.05, disk.go_on.set)
+    reply = await bench.desk.cancel(CancelCommand(op_id="op"))  # claimed before the work has begun
+    assert reply.answer is CancelAnswer.UNKNOWN
+    assert (await bench.notes.ended("op")).result is Result.INTERRUPTED
+    assert (await bench.desk.ask(OpQuestion(op_id="op"))).standing is OpStanding.INTERRUPTED
+
+
 async def test_the_tombstone_of_an_operation_that_nobody_knows_is_on_the_disk(bench: Bench, tmp_path: Path):
     """The command may still be on its way, and reach the next life of this agent."""
     assert (await bench.desk.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
