@@ -40,6 +40,7 @@ class Installer:
     async def perform(self, job: Job) -> Done:
         """Sent again after an interruption, the same plan is carried out: nothing is asked or decided anew."""
         if job.plan is not None and await self._changeover.can_resume(job, job.plan):
+            await self._downloads.discard(job.command)  # what it brought lies beside the live version already
             return await self._changeover.carry_out(job)
         job.plan = None
         match job.command.kind:

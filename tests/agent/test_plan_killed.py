@@ -159,6 +159,7 @@ async def test_a_forced_install_killed_after_the_swap_keeps_the_previous_version
     again = pointers(node)
     assert (again[1], outcome.changed, len(node.site.requests(forced.uri))) == ("2", True, requests)
     assert again[0].startswith("2-")
+    assert node.partial_bytes() == 0
     assert versions(node) == set(again)
 
 
