@@ -38,8 +38,16 @@ class Unpacker:
     """Unpacks one archive, or the layers of an image one over the other, below one folder."""
 
     def __init__(
-        self, folder: Path, limits: Limits, halt: threading.Event, tick: Callable[[], None], disk: Disk | None = None
+        self,
+        folder: Path,
+        limits: Limits,
+        halt: threading.Event,
+        tick: Callable[[], None],
+        *,
+        disk: Disk | None = None,
+        require_space: Callable[[int], None] | None = None,
     ) -> None:
+        """`require_space` fails when so many bytes do not fit on the disk beside its headroom."""
         self._folder = folder
         self._gate = Gate(limits)
         self._halt = halt
@@ -50,6 +58,8 @@ class Unpacker:
         self._writing: Path | None = None
         """the large file that is being unpacked"""
         self._blocks = 0
+        self._require_space = require_space or (lambda _: None)
+        self._unchecked = 0
 
     def unpack(self, open_archive: OpenArchive) -> None:
         """A .tar, .tar.gz or .tar.zst; `OperationFailed` when it is damaged or would leave the folder."""
@@ -146,10 +156,18 @@ class Unpacker:
         return self._copies.append((path, Path(os.path.normpath(start / member.linkname))))
 
     def _extract(self, members: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        self._check_space(member.size)
         self._writing = self._folder / member.name if member.size >= _WORTH_HURRYING else None
         members.extract(member, self._folder, filter="data")
         self._hurry()
         self._writing = None
+
+    def _check_space(self, size: int) -> None:
+        """Before each megabyte: how much an archive unpacks to is only known while it is unpacked."""
+        self._unchecked += size
+        if self._unchecked >= BLOCK:
+            self._require_space(size)
+            self._unchecked = 0
 
     def _moved(self) -> None:
         self._tick()

@@ -172,7 +172,7 @@ class Downloads:
             await transfer.open()
         self._tell(job, transfers)
         missing = sum(max(each.blob.size - each.partial.size, 0) for each in transfers)
-        self._space.require(missing + sum(each.blob.size for each in transfers))
+        self._space.require_for_archive(sum(each.blob.size for each in transfers), missing)
         partials = {each.blob.key: each.partial for each in transfers}
         in_order = [partials[blob.key] for blob in plan.blobs]
         async with self._consuming(job, in_order, consume):
@@ -205,7 +205,7 @@ class Downloads:
             _look_at(consuming)
 
     def _transfer(self, job: Job, blob: Blob) -> Transfer:
-        rules = Rules(self._limits.idle, self._limits.tries, self._space.require)
+        rules = Rules(self._limits.idle, self._limits.tries, self._space.require, self._space.require_for_archive)
         return Transfer(job, blob, self._path(blob.key), threads=self._threads, pace=self._pace, rules=rules)
 
     def _tell(self, job: Job, transfers: list[Transfer]) -> None:

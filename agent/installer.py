@@ -1,10 +1,9 @@
 """Installing, upgrading and removing backends for real."""
 
 import asyncio
-from dataclasses import replace
 
 from agent.archive import OpenArchive, Unpacker
-from agent.changeover import Changed, Changeover
+from agent.changeover import Changeover
 from agent.downloads import Consume, Downloads, Plan
 from agent.failures import OperationFailed
 from agent.gate import Limits
@@ -39,18 +38,27 @@ class Installer:
         self._slots = asyncio.Semaphore(at_once)
 
     async def perform(self, job: Job) -> Done:
+        """Sent again after an interruption, the same plan is carried out: nothing is asked or decided anew."""
+        if job.plan is not None and await self._changeover.can_resume(job, job.plan):
+            await self._downloads.discard(job.command)  # what it brought lies beside the live version already
+            return await self._changeover.carry_out(job)
+        job.plan = None
         match job.command.kind:
             case Kind.INSTALL | Kind.UPGRADE:
                 async with self._slots:
                     return await self._install(job)
             case Kind.ROLLBACK:
-                return await self._roll_back(job)
+                job.gauge.move(Phase.SWAPPING)
+                return await self._changeover.carry_out(job)
             case Kind.REMOVE:
                 return await self._remove(job)
         raise OperationFailed(Reason.REFUSED_BY_NODE, f"This agent cannot do {job.command.kind}.")
 
     async def discard(self, command: Command) -> None:
         await self._downloads.discard(command)
+
+    async def abandon(self, op_id: str) -> None:
+        await self._changeover.abandon(op_id)
 
     async def list_backends(self) -> list[Installed]:
         return await asyncio.to_thread(self._shelf.everything)
@@ -62,15 +70,11 @@ class Installer:
         if before is None and command.kind is Kind.UPGRADE:
             raise not_installed(command.family)
         if self._has(before, command, command.sha256):
-            return await self._unchanged(job, before)
+            return await self._changeover.align(job, before)
         plan = await self._downloads.plan(command)
         if self._has(before, command, plan.digest):
-            return await self._unchanged(job, before)
+            return await self._changeover.align(job, before)
         return await self._replace(job, plan, before)
-
-    async def _unchanged(self, job: Job, installed: Installed | None) -> Done:
-        aligned = await self._changeover.align(job, installed)
-        return Done(False, installed, installed, aligned.addresses, aligned.stopped)  # noqa: FBT003
 
     def _has(self, installed: Installed | None, command: Command, digest: str) -> bool:
         """Installed already, and fit to run."""
@@ -84,18 +88,14 @@ class Installer:
         try:
             async with self._downloads.fetched(job, plan, self._unpacking(job, plan)) as artifact:
                 if self._has(before, command, artifact.digest):
-                    return await self._unchanged(job, before)
+                    return await self._changeover.align(job, before)
                 staging = self._shelf.staging(command.family, command.op_id)
                 await run(job.halt, self._shelf.seal, staging, command, artifact.digest, job.halt)
                 job.gauge.move(Phase.SWAPPING)
-                job.commit()
-                changed = await self._changeover.swap(job, lambda: self._shelf.put_live(command.family, staging))
+                return await self._changeover.carry_out(job)
         finally:
-            await run(job.halt, self._shelf.unstage, command.family, command.op_id)
-        if not self._space.has_headroom():
-            await run(job.halt, self._shelf.forget_previous, command.family)
-            changed = replace(changed, after=await run(job.halt, self._shelf.installed, command.family))
-        return _done(before, changed)
+            if job.plan is None:
+                await run(job.halt, self._shelf.unstage, command.family, command.op_id)
 
     def _unpacking(self, job: Job, plan: Plan) -> Consume:
         """Into an empty folder each time: a download that begins anew is unpacked anew."""
@@ -106,32 +106,17 @@ class Installer:
 
         def unpack(archives: list[OpenArchive]) -> None:
             staging = self._shelf.stage(job.command.family, job.command.op_id)
-            unpacker = Unpacker(staging, self._limits, job.halt, tick)
+            unpacker = Unpacker(staging, self._limits, job.halt, tick, require_space=self._space.require)
             for archive in archives:
                 (unpacker.unpack_layer if plan.is_image else unpacker.unpack)(archive)
             unpacker.finish()
 
         return unpack
 
-    async def _roll_back(self, job: Job) -> Done:
-        """Back to the version before, without a download."""
-        family, run = job.command.family, self._threads.run
-        job.gauge.move(Phase.SWAPPING)
-        before = await run(job.halt, self._shelf.installed, family)
-        await run(job.halt, self._shelf.require_previous, family)
-        job.commit()
-        return _done(before, await self._changeover.swap(job, lambda: self._shelf.roll_back(family)))
-
     async def _remove(self, job: Job) -> Done:
-        family = job.command.family
-        before = await self._threads.run(job.halt, self._shelf.installed, family)
-        stopped = await self._changeover.stop_all(family)
-        removed = await self._threads.run(job.halt, self._shelf.remove, family, job.command.op_id)
-        return Done(changed=removed, before=before, stopped=stopped)
-
-
-def _done(before: Installed | None, changed: Changed) -> Done:
-    return Done(True, before, changed.after, changed.addresses, changed.stopped)  # noqa: FBT003
+        if not await self._threads.run(job.halt, self._shelf.is_there, job.command.family):
+            return Done(changed=False)
+        return await self._changeover.carry_out(job)
 
 
 def _is_same(installed: Installed, digest: str) -> bool:

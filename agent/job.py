@@ -3,10 +3,12 @@
 import asyncio
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agent.failures import OperationFailed, Stopped, readable
+from agent.plan import Plan
 from agent.progress import Gauge
 from contracts.messages import Command, Installed, Outcome, Result
 from domain.operation import Kind, Reason
@@ -29,8 +31,12 @@ class Job:
     Until `commit` the job can be stopped; after it, it runs to its end. Both are decided on the event loop.
     """
 
-    def __init__(self, command: Command, gauge: Gauge) -> None:
+    def __init__(self, command: Command, gauge: Gauge, plan: Plan | None = None) -> None:
         self.command = command
+        self.plan = plan
+        """what is on the disk of it: of an earlier try at first"""
+        self.after_end: Callable[[], Awaitable[None]] | None = None
+        """what is left to do once the end is written down"""
         self.gauge = gauge
         self.halt = threading.Event()
         """threads look at it: set means that nothing more may be written"""
@@ -41,6 +47,8 @@ class Job:
         """cancelled or interrupted, once somebody has claimed it"""
         self._committed = command.kind is Kind.REMOVE
         self._work: asyncio.Task[Done] | None = None
+        self._begun = asyncio.Event()
+        self._buried = asyncio.Event()
         self._ended = asyncio.Event()
 
     async def work(self, performer: "Performer") -> None:
@@ -71,11 +79,27 @@ class Job:
         self.verdict = verdict
         return True
 
+    def mark_buried(self) -> None:
+        """Its tombstone is written, or could not be: then the verdict has changed."""
+        self._buried.set()
+
+    async def judged(self) -> None:
+        """Wait until it is certain whether it was cancelled: only a tombstone on the disk makes it so."""
+        if self.verdict is Result.CANCELLED:
+            await self._buried.wait()
+
     def stop(self) -> None:
         """Let the claimed job end now."""
         self.halt.set()
         if self._work is not None:
             self._work.cancel()
+
+    def mark_begun(self) -> None:
+        self._begun.set()
+
+    async def begun(self) -> None:
+        """Wait until it is written down that it runs."""
+        await self._begun.wait()
 
     def mark_ended(self) -> None:
         self._ended.set()
@@ -90,6 +114,9 @@ class Performer(Protocol):
 
     async def perform(self, job: Job) -> Done: ...
     async def discard(self, command: Command) -> None: ...
+    async def abandon(self, op_id: str) -> None:
+        """Undo what an interrupted plan has left, for good."""
+        ...
 
 
 def success(job: Job, done: Done) -> Outcome:

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from enum import auto
@@ -12,7 +13,8 @@ from typing import Protocol
 import structlog
 from pydantic import Field
 
-from agent.durable import write_durably
+from agent.durable import Disk, write_durably
+from agent.plan import Plan
 from agent.progress import progress_of
 from contracts.messages import Command, Message, Outcome, Progress, Result
 from domain.operation import Phase, Reason
@@ -43,6 +45,8 @@ class Entry(Message):
     decision: int = 0
     command: Command = Command()
     outcome: Outcome | None = None
+    plan: Plan | None = None
+    """of a change that has begun: open until the end is written"""
     phase: Phase = Phase.UNKNOWN
     bytes_done: int = 0
     bytes_total: int = 0
@@ -66,11 +70,19 @@ class Entry(Message):
         return self.model_copy(update={"standing": Standing.INTERRUPTED, "outcome": outcome})
 
 
+Change = Callable[[Entry | None], Entry | None]
+"""what is known of an operation -> what is to be known; None leaves it as it is"""
+
+
 class Journal(Protocol):
-    """`get` sees an entry from the moment `put` is called; `put` returns once it outlives a power cut."""
+    """`get` sees an entry once it outlives a power cut, which is when `put` and `change` return."""
 
     def get(self, op_id: str) -> Entry | None: ...
     async def put(self, entry: Entry) -> None: ...
+    async def change(self, op_id: str, change: Change) -> None: ...
+    def remember(self, entry: Entry) -> None:
+        """Only in memory: an end that the disk does not take is still told to those who ask."""
+        ...
 
 
 class MemoryJournal:
@@ -85,38 +97,58 @@ class MemoryJournal:
     async def put(self, entry: Entry) -> None:
         self._entries[entry.op_id] = entry
 
+    async def change(self, op_id: str, change: Change) -> None:
+        if (entry := change(self.get(op_id))) is not None:
+            await self.put(entry)
+
+    def remember(self, entry: Entry) -> None:
+        self._entries[entry.op_id] = entry
+
 
 class DiskJournal:
     """One file an operation. All writes go through one thread, so they land in the order they were made."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, disk: Disk | None = None) -> None:
         self._folder = folder
+        self._disk = disk or Disk()
         self._entries: dict[str, Entry] = {}
+        self._unwritten: set[str] = set()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     def load(self) -> list[Entry]:
-        """Read everything; return what ran when the agent ended, now written down as interrupted."""
+        """Read everything; return what has to be settled: it ran when the agent ended, or its plan is still open."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in self._folder.glob("*.json"):
             self._load_one(path)
-        running = [entry for entry in self._entries.values() if entry.standing is Standing.RUNNING]
-        interrupted = [entry.interrupted() for entry in running]
-        for entry in interrupted:
-            self._entries[entry.op_id] = entry
-            self._write_if_possible(entry)
-        return interrupted
+        return [entry for entry in self._entries.values() if _is_unsettled(entry)]
 
     def get(self, op_id: str) -> Entry | None:
         return self._entries.get(op_id)
 
     async def put(self, entry: Entry) -> None:
+        await self.change(entry.op_id, lambda _: entry)
+
+    async def change(self, op_id: str, change: Change) -> None:
+        """Applied to the newest entry, after all changes that were asked for before."""
+        await asyncio.get_running_loop().run_in_executor(self._writer, self._apply, op_id, change)
+
+    def remember(self, entry: Entry) -> None:
         self._entries[entry.op_id] = entry
-        await asyncio.get_running_loop().run_in_executor(self._writer, self._write, entry)
+        self._unwritten.add(entry.op_id)
+
+    async def flush(self) -> None:
+        """Write what is only in memory; raises while the disk does not take it."""
+        for op_id in list(self._unwritten):
+            await self.change(op_id, lambda known: known)
+
+    def plans(self) -> list[Plan]:
+        """All that are open."""
+        return [entry.plan for entry in list(self._entries.values()) if entry.plan is not None]
 
     async def reap(self) -> None:
         """Forget what is too old to matter; asked for now and then by an agent that runs for months."""
         loop = asyncio.get_running_loop()
-        for entry in [entry for entry in self._entries.values() if _is_old(entry)]:
+        for entry in [entry for entry in list(self._entries.values()) if _is_old(entry)]:
             del self._entries[entry.op_id]
             await loop.run_in_executor(self._writer, self._forget, entry.op_id)
 
@@ -135,21 +167,32 @@ class DiskJournal:
             return
         self._entries[entry.op_id] = entry
 
-    def _write_if_possible(self, entry: Entry) -> None:
-        """A full disk must not keep the agent from starting: read again, it is interrupted again."""
-        try:
-            self._write(entry)
-        except OSError:
-            log.exception("journal.not_written", op_id=entry.op_id)
+    def _apply(self, op_id: str, change: Change) -> None:
+        """The disk first: whoever asks meanwhile is told what was there before."""
+        if (entry := change(self._entries.get(op_id))) is None:
+            return
+        self._write(entry)
+        self._entries[op_id] = entry
+        self._unwritten.discard(op_id)
 
     def _forget(self, op_id: str) -> None:
         (self._folder / _file_name(op_id)).unlink(missing_ok=True)
 
     def _write(self, entry: Entry) -> None:
-        write_durably(self._folder / _file_name(entry.op_id), entry.model_dump_json(exclude_none=True).encode())
+        content = entry.model_dump_json(exclude_none=True).encode()
+        write_durably(self._folder / _file_name(entry.op_id), content, disk=self._disk)
+
+
+def _is_unsettled(entry: Entry) -> bool:
+    """An interrupted plan that was undone has nothing done: it waits to be sent again."""
+    if entry.plan is None:
+        return entry.standing is Standing.RUNNING
+    return entry.standing is not Standing.INTERRUPTED or bool(entry.plan.done)
 
 
 def _is_old(entry: Entry) -> bool:
+    if entry.plan is not None:
+        return False
     return entry.standing is not Standing.RUNNING and datetime.now(UTC) - entry.at > KEPT
 
 

@@ -90,6 +90,22 @@ class Process:
         process = cls(record.pid, record.started)
         return process if record.pid and process.is_alive() else None
 
+    @classmethod
+    def started_below(cls, folder: Path) -> "list[Process]":
+        """Leaders of what `start` has begun from there, also those that nobody has written down."""
+        leaders = (pid for pid in psutil.pids() if _is_leader(pid))
+        return [found for pid in leaders if (found := cls._if_started_below(pid, f"{folder}/")) is not None]
+
+    @classmethod
+    def _if_started_below(cls, pid: int, folder: str) -> "Process | None":
+        try:
+            leader = psutil.Process(pid)
+            words = leader.cmdline()
+            is_ours = "--addr" in words and any(place.startswith(folder) for place in (leader.cwd(), *words))
+            return cls(pid, leader.create_time()) if is_ours else None
+        except psutil.Error:
+            return None
+
     def is_alive(self) -> bool:
         self._reap()
         try:
@@ -153,6 +169,13 @@ class Process:
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
+
+
+def _is_leader(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except OSError:
+        return False
 
 
 def _listens(process: psutil.Process, port: int) -> bool:

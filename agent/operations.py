@@ -6,10 +6,9 @@ from typing import Any, Protocol
 
 import structlog
 
-from agent import job as ends
-from agent.failures import OperationFailed, Stopped, from_os_error
+from agent.entries import begun_entry, ended_entry, outcome_of, reached, tombstone
 from agent.job import Job, Performer
-from agent.journal import Entry, Journal, Standing
+from agent.journal import Change, Entry, Journal, Standing
 from agent.progress import Gauge
 from contracts.messages import (
     Answer,
@@ -31,6 +30,7 @@ from domain.operation import Reason
 log = structlog.stdlib.get_logger(__name__)
 
 _LAST_WORDS_S = 2.0
+_CANCELLED = "This operation was cancelled: it never begins again."
 
 
 class Reporter(Protocol):
@@ -66,7 +66,7 @@ class Operations:
         progress_every: float,
         journal_every: float = 0.0,
     ) -> None:
-        """`journal_every`: how often it is written down how far a job is; 0 is never."""
+        """`journal_every`: how often progress is written down; 0 is never."""
         self._journal = journal
         self._performer = performer
         self._reporter = reporter
@@ -86,17 +86,17 @@ class Operations:
             return None
         if not command.op_id or not command.family:
             return _refuse(command, "A command needs op_id and family.")
-        known = self._journal.get(command.op_id)
+        known = self._known(command.op_id)
         holder = self._holders.get(command.family)
         answer = decide(known, command.decision, holder if holder != command.op_id else None)
         log.info("command", op_id=command.op_id, decision=command.decision, answer=answer)
         match answer:
-            case Answer.ACCEPTED:
-                await self._begin(command, known)
+            case Answer.ACCEPTED if not await self._begin(command, known):
+                return _refuse(command, _CANCELLED)
             case Answer.ATTACHED:
                 await self._attach(command)
             case Answer.REFUSED:
-                return _refuse(command, "This operation was cancelled: it never begins again.")
+                return _refuse(command, _CANCELLED)
         return CommandReply(
             op_id=command.op_id,
             answer=answer,
@@ -105,9 +105,16 @@ class Operations:
             outcome=known.outcome if known and answer is Answer.ENDED else None,
         )
 
+    def _known(self, op_id: str) -> Entry | None:
+        """A job that has begun counts as running before that is on the disk: a second command must not begin it too."""
+        known, job = self._journal.get(op_id), self._jobs.get(op_id)
+        if job is None or (known is not None and known.standing in (Standing.RUNNING, Standing.CANCELLED)):
+            return known
+        return begun_entry(job)
+
     async def ask(self, question: OpQuestion) -> OpReply:
         """What is known of an operation, here and now."""
-        known = self._journal.get(question.op_id)
+        known = self._known(question.op_id)
         if known is None:
             return OpReply(op_id=question.op_id)
         job = self._jobs.get(question.op_id)
@@ -155,26 +162,38 @@ class Operations:
 
     # beginning and attaching ----------------------------------------------------------------------------------
 
-    async def _begin(self, command: Command, known: Entry | None) -> None:
-        """Reserve the backend before the first wait, so that a second command finds it taken."""
+    async def _begin(self, command: Command, known: Entry | None) -> bool:
+        """Reserve the backend before the first wait, so that a second command finds it taken.
+
+        False when a tombstone was on its way to the disk before this command.
+        """
         if known is not None and known.decision > command.decision:
             command = command.model_copy(update={"decision": known.decision})
-        job = Job(command, Gauge(command, self._reporter.progress, every=self._progress_every))
+        plan = known.plan if known is not None else None
+        job = Job(command, Gauge(command, self._reporter.progress, every=self._progress_every), plan)
         self._jobs[command.op_id] = job
         self._holders[command.family] = command.op_id
-        await self._record(
-            Entry(op_id=command.op_id, standing=Standing.RUNNING, decision=command.decision, command=command)
+        entry = Entry(
+            op_id=command.op_id, standing=Standing.RUNNING, decision=command.decision, command=command, plan=plan
         )
+        await self._change(command.op_id, lambda now: entry if _may_run(now) else None)
+        job.mark_begun()
+        written = self._journal.get(command.op_id)
+        if job.verdict is None and written is not None and written.standing is Standing.CANCELLED:
+            self._release(job)
+            return False
         self._in_background(asyncio.create_task(self._run(job)))
+        return True
 
     async def _attach(self, command: Command) -> None:
-        """Go on with the same work, under the newer decision."""
-        known = self._journal.get(command.op_id)
-        job = self._jobs.get(command.op_id)
-        if known is None or job is None or command.decision <= known.decision:
+        """Go on with the same work, under the newer decision; answered once that work is written down."""
+        if (job := self._jobs.get(command.op_id)) is None:
+            return
+        await job.begun()
+        if command.decision <= job.gauge.decision:
             return
         job.gauge.decision = command.decision
-        await self._record(known.model_copy(update={"decision": command.decision}))
+        await self._change(command.op_id, lambda known: _with_news(known, {"decision": command.decision}))
 
     # the work -------------------------------------------------------------------------------------------------
 
@@ -183,42 +202,58 @@ class Operations:
         await job.work(self._performer)
         noting.cancel()
         await job.gauge.close()
-        outcome = _outcome_of(job)
-        await self._record(_ended(job, outcome))
+        await job.judged()
+        outcome = outcome_of(job)
+        await self._end(job, ended_entry(job, outcome))
+        self._release(job)
+        log.info("ended", op_id=outcome.op_id, result=outcome.result, reason=outcome.reason, error=outcome.error)
+        self.say(outcome)
+
+    def _release(self, job: Job) -> None:
         del self._jobs[job.command.op_id]
         del self._holders[job.command.family]
         job.mark_ended()
-        log.info("ended", op_id=outcome.op_id, result=outcome.result, reason=outcome.reason, error=outcome.error)
-        self.say(outcome)
+
+    async def _end(self, job: Job, entry: Entry) -> None:
+        """A disk that takes no more must not keep an end from those who ask; then what the plan left is cleaned up."""
+        try:
+            await self._journal.put(entry)
+        except OSError:
+            log.exception("journal.not_written", op_id=entry.op_id)
+            if entry.standing is not Standing.CANCELLED:  # the tombstone is on the disk since the cancel
+                self._journal.remember(entry)
+        if job.after_end is not None and entry.standing is Standing.ENDED:
+            try:
+                await job.after_end()
+            except OSError:
+                log.exception("clean_up.failed", op_id=entry.op_id)
 
     async def _note_now_and_then(self, job: Job) -> None:
         """How far it is, for whoever asks after a crash; seldom, because each note waits for the disk."""
         while self._journal_every:
             await asyncio.sleep(self._journal_every)
-            known, reached = self._journal.get(job.command.op_id), _reached(job)
-            is_news = known is not None and any(getattr(known, name) != value for name, value in reached.items())
-            # A tombstone has the last word: nothing is written over it.
-            if known is not None and known.standing is Standing.RUNNING and is_news:
-                await self._record(known.model_copy(update=reached))
+            await self._change(job.command.op_id, lambda known: _with_news(known, reached(job)))
 
-    async def _record(self, entry: Entry) -> None:
-        """A full disk must not take away what is known in memory."""
+    async def _change(self, op_id: str, change: Change) -> None:
+        """What is not needed for going on after a crash: a full disk does not keep the work from being done."""
         try:
-            await self._journal.put(entry)
+            await self._journal.change(op_id, change)
         except OSError:
-            log.exception("journal.not_written", op_id=entry.op_id)
+            log.exception("journal.not_written", op_id=op_id)
 
     # stopping -------------------------------------------------------------------------------------------------
 
     async def _stop(self, job: Job, command: CancelCommand, arrived: float) -> CancelReply:
         try:
-            await self._journal.put(_tombstone(self._journal.get(command.op_id), command.op_id))
+            await self._journal.change(command.op_id, lambda known: tombstone(known or begun_entry(job), command.op_id))
         except OSError:
             job.verdict = Result.INTERRUPTED
             raise
         finally:
+            job.mark_buried()
             job.stop()
             await job.ended()
+        await self._performer.abandon(command.op_id)
         if command.mode is not CancelMode.KEEP:
             await self._performer.discard(job.command)
         return CancelReply(
@@ -234,7 +269,8 @@ class Operations:
         if known is not None and known.outcome is not None and known.outcome.result is Result.SUCCEEDED:
             return CancelReply(op_id=command.op_id, answer=CancelAnswer.TOO_LATE, outcome=known.outcome)
         if known is None or known.standing is not Standing.CANCELLED:
-            await self._journal.put(_tombstone(known, command.op_id))
+            await self._journal.change(command.op_id, lambda now: tombstone(now, command.op_id))
+        await self._performer.abandon(command.op_id)
         if known is not None and command.mode is not CancelMode.KEEP:
             await self._performer.discard(known.command)
         bytes_done = known.bytes_done if known is not None else 0
@@ -245,44 +281,17 @@ class Operations:
         task.add_done_callback(self._behind.discard)
 
 
-def _outcome_of(job: Job) -> Outcome:
-    try:
-        return ends.success(job, job.result())
-    except (Stopped, asyncio.CancelledError):
-        return ends.stopped(job)
-    except OperationFailed as why:
-        return ends.failure(job, why)
-    except OSError as error:
-        return ends.failure(job, from_os_error(error))
-    except Exception as error:
-        log.exception("operation.crashed", op_id=job.command.op_id)
-        return ends.failure(job, OperationFailed(Reason.NODE_ERROR, repr(error)))
-
-
-def _ended(job: Job, outcome: Outcome) -> Entry:
-    standing = {Result.CANCELLED: Standing.CANCELLED, Result.INTERRUPTED: Standing.INTERRUPTED}
-    return Entry(
-        op_id=job.command.op_id,
-        standing=standing.get(outcome.result, Standing.ENDED),
-        decision=job.gauge.decision,
-        command=job.command,
-        outcome=outcome,
-        **_reached(job),
-    )
-
-
-def _reached(job: Job) -> dict[str, Any]:
-    gauge = job.gauge
-    return {"phase": gauge.phase, "bytes_done": gauge.bytes_done, "bytes_total": gauge.bytes_total}
-
-
-def _tombstone(known: Entry | None, op_id: str) -> Entry:
-    outcome = Outcome(op_id=op_id, result=Result.CANCELLED, reason=Reason.REQUESTED)
-    if known is None:
-        return Entry(op_id=op_id, standing=Standing.CANCELLED, outcome=outcome)
-    outcome = outcome.model_copy(update={"decision": known.decision, "family": known.command.family})
-    return known.model_copy(update={"standing": Standing.CANCELLED, "outcome": outcome})
-
-
 def _refuse(command: Command, why: str) -> CommandReply:
     return CommandReply(op_id=command.op_id, answer=Answer.REFUSED, reason=Reason.REFUSED_BY_NODE, error=why)
+
+
+def _may_run(known: Entry | None) -> bool:
+    """A tombstone has the last word: nothing is written over it."""
+    return known is None or known.standing is not Standing.CANCELLED
+
+
+def _with_news(known: Entry | None, news: dict[str, Any]) -> Entry | None:
+    if known is None or known.standing is not Standing.RUNNING:
+        return None
+    is_news = any(getattr(known, name) != value for name, value in news.items())
+    return known.model_copy(update=news) if is_news else None

@@ -156,6 +156,9 @@ class PretendInstaller:
     async def discard(self, _command: Command) -> None:
         """Nothing is kept."""
 
+    async def abandon(self, _op_id: str) -> None:
+        """Nothing is left in the middle."""
+
     def everything(self) -> list[Installed]:
         return list(self._installed.values())
 

@@ -11,14 +11,16 @@ import hashlib
 import re
 import shutil
 import threading
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
 from agent.durable import Disk, point, sync_tree, target_of, write_durably
 from agent.failures import OperationFailed
+from agent.plan import Place, Plan, Step
 from contracts.messages import Command, Installed
-from domain.operation import Reason
+from domain.operation import Kind, Reason
 
 RUN = "run.sh"
 _METADATA = "metadata.json"
@@ -29,17 +31,23 @@ _NOT_IN_A_VERSION = re.compile(r"[^A-Za-z0-9._+-]")
 class Shelf:
     """Only complete versions are ever visible under `current`."""
 
-    def __init__(self, root: Path, disk: Disk | None = None) -> None:
+    def __init__(self, root: Path, disk: Disk | None = None, vital: Disk | None = None) -> None:
+        """`vital`: the disk for the steps of a plan."""
         self._root = root
         self._disk = disk or Disk()
+        self._vital = vital or self._disk
 
-    def tidy(self) -> None:
-        """Remove what an agent that was killed left unfinished; nothing runs yet."""
+    def tidy(self, plans: Collection[Plan] = ()) -> None:
+        """Remove what an agent that was killed left unfinished, and no plan names; nothing runs yet."""
         self._disk.make_folder(self._root)
-        for leftover in [*self._root.glob("*/.staging-*"), *self._root.glob(".removed-*")]:
-            self._disk.remove(leftover)
-        for family in self._root.iterdir():
-            self._drop_unused(family)
+        moved = {plan.to.folder for plan in plans if plan.kind is Kind.REMOVE}
+        for folder in list(self._root.iterdir()):
+            if folder.name.startswith(".removed-"):
+                self._drop([folder], moved)
+                continue
+            named = set[str]().union(*(plan.names() for plan in plans if self._folder(plan.family) == folder))
+            self._drop(folder.glob(".staging-*"), named)
+            self._drop_unused(folder, named)
 
     # what is there --------------------------------------------------------------------------------------------
 
@@ -93,80 +101,108 @@ class Shelf:
         write_durably(staging / _METADATA, installed.encode(), mode=0o644, disk=self._disk)
         sync_tree(staging, halt, self._disk)
 
-    def put_live(self, family: str, staging: Path) -> Installed | None:
-        """The swap: the old version serves until the one rename of `current`, and stays as `previous`."""
-        folder = self._folder(family)
-        sealed = Installed.decode((staging / _METADATA).read_bytes())
-        place = _free_place(folder, sealed)
-        self._disk.rename(staging, place)
-        self._disk.sync(folder)
-        replaced = target_of(folder / "current")
-        if replaced is not None:
-            point(folder / "previous", replaced, self._disk)
-        point(folder / "current", place.name, self._disk)
-        if replaced is None:
-            self._disk.sync(self._root)
-        return self._describe(folder)
+    # one step of a plan each ----------------------------------------------------------------------------------
 
-    def prune(self, family: str) -> None:
-        """Drop what is neither current nor previous, once nobody wants to undo the swap any more."""
-        self._drop_unused(self._folder(family))
+    def draft(self, command: Command) -> Plan:
+        """From the tree as it is now to the one that the command asks for."""
+        folder = self._folder(command.family)
+        current, previous = (self._place(folder, pointer) for pointer in ("current", "previous"))
+        staging = self.staging(command.family, command.op_id).name
+        match command.kind:
+            case Kind.REMOVE:
+                to, staging = Place(folder=_removed_name(command.op_id)), ""
+            case Kind.ROLLBACK:
+                to, staging = self._require_previous(command.family, previous), ""
+            case _:
+                to = _free_place(folder, Installed.decode((folder / staging / _METADATA).read_bytes()))
+        return Plan(
+            op_id=command.op_id,
+            kind=command.kind,
+            family=command.family,
+            policy=command.policy,
+            old=current,
+            previous=previous,
+            to=to,
+            staging=staging,
+            before=self._describe(folder),
+        )
 
-    # going back -----------------------------------------------------------------------------------------------
+    def take(self, step: Step, plan: Plan) -> None:
+        """One of the steps that change the tree; repeated, it changes nothing more."""
+        folder = self._folder(plan.family)
+        match step:
+            case Step.PLACE:
+                self._put(folder / plan.staging, folder / plan.to.folder)
+            case Step.SET_PREVIOUS:
+                self._point(folder / "previous", plan.old)
+            case Step.SET_CURRENT:
+                self._point(folder / "current", plan.to)
+                self._vital.sync(self._root)
+            case Step.MOVE_AWAY:
+                self._put(folder, self._root / plan.to.folder)
+            case Step.FREE_SPACE:
+                self._point(folder / "previous", None)
 
-    def require_previous(self, family: str) -> None:
-        """Say what is missing for going back."""
-        folder = self._folder(family)
-        if self._describe(folder) is None:
-            raise not_installed(family)
-        if self._version(folder, "previous") is None:
-            raise OperationFailed(Reason.NO_PREVIOUS_VERSION, f"Only one version of {family} is on this node.")
+    def go_back(self, plan: Plan) -> None:
+        """OLD, whatever was done; `to` stays for the next try."""
+        folder = self._folder(plan.family)
+        if plan.kind is Kind.REMOVE:
+            return self._put(self._root / plan.to.folder, folder)
+        if folder.is_dir():
+            self._point(folder / "current", plan.old)
+            self._point(folder / "previous", plan.previous)
+        return None
 
-    def roll_back(self, family: str) -> Installed | None:
-        """The previous version serves again, and the one it replaces becomes the previous one."""
-        self.require_previous(family)
-        folder = self._folder(family)
-        current, previous = target_of(folder / "current"), target_of(folder / "previous")
-        point(folder / "current", previous or "", self._disk)
-        point(folder / "previous", current or "", self._disk)
-        return self._describe(folder)
-
-    def pointers(self, family: str) -> tuple[str | None, str | None]:
-        """What serves and what did before, for `restore`."""
-        folder = self._folder(family)
-        return target_of(folder / "current"), target_of(folder / "previous")
-
-    def restore(self, family: str, pointers: tuple[str | None, str | None]) -> None:
-        """Undo a swap; the version that is no good goes away."""
-        folder, (current, previous) = self._folder(family), pointers
-        if current is not None:
-            point(folder / "current", current, self._disk)
-        if previous is not None:
-            point(folder / "previous", previous, self._disk)
-            self._drop_unused(folder)
-        else:
-            self.forget_previous(family)
-
-    def forget_previous(self, family: str) -> None:
-        """For lack of space, or because it is no good."""
-        folder = self._folder(family)
-        with contextlib.suppress(FileNotFoundError):
-            (folder / "previous").unlink()
-        self._drop_unused(folder)
-
-    def remove(self, family: str, op_id: str) -> bool:
-        """Out of sight by one rename, then deleted; False when there was nothing."""
-        folder = self._folder(family)
-        removed = self._root / f".removed-{hashlib.sha256(op_id.encode()).hexdigest()[:16]}"
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(removed)
-        try:
-            self._disk.rename(folder, removed)
-        except FileNotFoundError:
+    def can_begin(self, plan: Plan) -> bool:
+        """Whether the tree is OLD, and what the plan leads to is here whole."""
+        folder = self._folder(plan.family)
+        if (self._place(folder, "current"), self._place(folder, "previous")) != (plan.old, plan.previous):
             return False
-        self._disk.sync(self._root)
-        self._disk.remove(removed)
-        return True
+        there = (folder / name for name in (plan.to.folder, plan.staging) if name)
+        return plan.kind is Kind.REMOVE or any(self._digest(version) == plan.to.digest for version in there)
+
+    def version(self, family: str, place: Place) -> Path:
+        return self._folder(family) / place.folder
+
+    def is_there(self, family: str) -> bool:
+        return self._folder(family).is_dir()
+
+    def prune(self, family: str, plans: Iterable[Plan] = ()) -> None:
+        """Drop what neither serves, nor did before, nor is named by a plan."""
+        folder = self._folder(family)
+        self._drop_unused(folder, _named(plans, family))
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+    def clean_up(self, plan: Plan, plans: Iterable[Plan]) -> None:
+        """After the end of a plan."""
+        if plan.kind is Kind.REMOVE and not self.is_there(plan.family):
+            return self._disk.remove(self._root / plan.to.folder)
+        if plan.staging:
+            self._disk.remove(self._folder(plan.family) / plan.staging)
+        return self.prune(plan.family, plans)
+
+    def _put(self, source: Path, target: Path) -> None:
+        """Under its new name, if it is not there already."""
+        if target.exists() or not source.exists():
+            return
+        self._vital.rename(source, target)
+        self._vital.sync(target.parent)
+
+    def _point(self, pointer: Path, place: Place | None) -> None:
+        if place is not None:
+            if target_of(pointer) != place.folder:
+                point(pointer, place.folder, self._vital)
+        elif target_of(pointer) is not None:
+            pointer.unlink()
+            self._vital.sync(pointer.parent)
+
+    def _require_previous(self, family: str, previous: Place | None) -> Place:
+        if self.installed(family) is None:
+            raise not_installed(family)
+        if previous is None:
+            raise OperationFailed(Reason.NO_PREVIOUS_VERSION, f"Only one version of {family} is on this node.")
+        return previous
 
     # places ---------------------------------------------------------------------------------------------------
 
@@ -197,21 +233,41 @@ class Shelf:
         except (FileNotFoundError, ValueError):
             return None
 
-    def _drop_unused(self, folder: Path) -> None:
-        """Keep the current version, the previous one, and what is being staged."""
+    def _place(self, folder: Path, pointer: str) -> Place | None:
+        version = self._version(folder, pointer)
+        return Place(folder=version.name, digest=self._digest(version)) if version is not None else None
+
+    def _digest(self, version: Path) -> str:
+        installed = self._read(version)
+        return installed.digest if installed is not None else ""
+
+    def _drop_unused(self, folder: Path, named: Collection[str]) -> None:
+        """Keep the current version, the previous one, what a plan names, and what is being staged."""
         if not folder.is_dir():
             return
-        kept = {target_of(folder / pointer) for pointer in ("current", "previous")}
-        for child in folder.iterdir():
-            if child.is_dir() and not child.is_symlink() and child.name not in kept and child.name[0] != ".":
-                self._disk.remove(child)
+        kept = {target_of(folder / pointer) for pointer in ("current", "previous")} | set(named)
+        versions = [child for child in folder.iterdir() if child.is_dir() and not child.is_symlink()]
+        self._drop((version for version in versions if version.name[0] != "."), kept)
+
+    def _drop(self, folders: Iterable[Path], kept: Collection[str | None]) -> None:
+        for folder in list(folders):
+            if folder.name not in kept:
+                self._disk.remove(folder)
 
 
 def not_installed(family: str) -> OperationFailed:
     return OperationFailed(Reason.NOT_INSTALLED, f"{family} is not installed on this node.")
 
 
-def _free_place(folder: Path, sealed: Installed) -> Path:
+def _named(plans: Iterable[Plan], family: str) -> set[str]:
+    return set().union(*(plan.names() for plan in plans if plan.family == family))
+
+
+def _removed_name(op_id: str) -> str:
+    return f".removed-{hashlib.sha256(op_id.encode()).hexdigest()[:16]}"
+
+
+def _free_place(folder: Path, sealed: Installed) -> Place:
     """The version's name; with its digest when another build of that version lies there already."""
     digest = sealed.digest.removeprefix("sha256:")[:12]
     version = _NOT_IN_A_VERSION.sub("-", sealed.version).lstrip(".-")[:_LONGEST_NAME]
@@ -219,7 +275,8 @@ def _free_place(folder: Path, sealed: Installed) -> Path:
         version = ""
     names = [version or digest, f"{version}-{digest}".lstrip("-")]
     names += [f"{names[1]}-{number}" for number in range(2, 10)]
-    return next(folder / name for name in names if not (folder / name).exists())
+    free = next(name for name in names if not (folder / name).exists())
+    return Place(folder=free, digest=sealed.digest)
 
 
 def _folder_name(family: str) -> str:

@@ -7,6 +7,9 @@ from pathlib import Path
 from agent.failures import OperationFailed
 from domain.operation import Reason
 
+UNPACKED_RATIO = 2
+"""how much an archive is taken to unpack to, for each byte of it, before it is unpacked"""
+
 
 @dataclass(frozen=True)
 class Space:
@@ -25,6 +28,10 @@ class Space:
             raise OperationFailed(
                 Reason.NO_DISK, f"{payload} bytes are needed and {reserve} to keep free, but only {free} are left."
             )
+
+    def require_for_archive(self, size: int, missing: int) -> None:
+        """Room for what is still to be fetched of an archive, and for what it will probably unpack to."""
+        self.require(missing + size * UNPACKED_RATIO)
 
     def has_headroom(self) -> bool:
         return self.free() >= self.headroom

@@ -3,18 +3,19 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote
 
 import structlog
 
 from agent import logs
-from agent.durable import write_durably
-from agent.health import is_healthy
+from agent.durable import Disk
+from agent.failures import OperationFailed
+from agent.health import health_route, is_healthy
 from agent.launch import Process, Record, identity_of
 from agent.logs import LogRing
 from agent.ports import Ports
+from agent.running_files import RunningFiles
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -24,9 +25,6 @@ _TAIL_LINES = 20
 _FIRST_BACK_OFF_S = 1.0
 _LONGEST_BACK_OFF_S = 60.0
 _LIVED_WELL_S = 60.0
-
-PENDING = ".pending"
-"""a process that nobody may rely on yet: an agent that is killed now ends it when it comes back"""
 
 Live = Callable[[str], Path | None]
 """family -> the folder of the version that serves"""
@@ -42,6 +40,11 @@ class Rules:
     host: str
     health_timeout: float
     log_limit: int
+    disk: Disk = field(default_factory=Disk)
+    """for what is written down about processes"""
+
+    def files(self) -> RunningFiles:
+        return RunningFiles(self.home, self.disk)
 
 
 class Keeper:
@@ -52,8 +55,7 @@ class Keeper:
         self.is_stopping = False
         self._rules = rules
         self._ports = ports
-        self._file = rules.home / "running" / f"{quote(record.key, safe='')}.json"
-        self._draft = self._file.with_suffix(PENDING)
+        self._files = rules.files()
         self._process: Process | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[bool] | None = None
@@ -87,14 +89,14 @@ class Keeper:
             self._ending = asyncio.create_task(self._end(grace))
         gone = await asyncio.shield(self._ending)
         if gone and not remember:
-            self._file.unlink(missing_ok=True)
+            self._files.forget(self.record.key)
         self.is_stopping = gone
         if not gone:
             self._ending = None
         return gone
 
     def write_again(self) -> None:
-        self._write(self._file)
+        self._files.write(self.record)
 
     def let_go(self) -> None:
         """Stop watching; the process goes on."""
@@ -122,8 +124,12 @@ class Keeper:
         record = self.record
         address = f"{self._rules.host}:{port}"
         ring = self.ring()
-        await asyncio.to_thread(logs.forget_others, ring, record.key)
-        process = await asyncio.to_thread(Process.start, record.folder, address, ring.path)
+        try:
+            await asyncio.to_thread(logs.forget_others, ring, record.key)
+            process = await _spawned(record.folder, address, ring.path)
+        except BaseException:
+            self._ports.release(port, record.key)
+            raise
         self._process = process
         self.record = record.model_copy(
             update={
@@ -135,20 +141,20 @@ class Keeper:
             }
         )
         try:
-            await asyncio.to_thread(self._write, self._draft)
+            await asyncio.to_thread(self._files.write_pending, self.record)
             await self._healthy(process, port, ring)
+            await asyncio.to_thread(self._files.write, self.record)
         except BaseException:
             await self._end(0.0)
-            self._draft.unlink(missing_ok=True)
+            self._files.forget_pending(record.key)
             raise
-        await asyncio.to_thread(self._write, self._file)
-        self._draft.unlink(missing_ok=True)
         log.info("backend.started", key=record.key, address=address, pid=process.pid)
 
     async def _healthy(self, process: Process, port: int, ring: LogRing) -> None:
         deadline, pause = time.monotonic() + self._rules.health_timeout, _FIRST_PROBE_S
+        route = await asyncio.to_thread(health_route, self.record.folder)
         while process.is_alive() and time.monotonic() < deadline:
-            if await is_healthy(self._rules.host, port) and await asyncio.to_thread(process.listens_on, port):
+            if await is_healthy(self._rules.host, port, route) and await asyncio.to_thread(process.listens_on, port):
                 return
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _PROBE_EVERY_S)
@@ -160,7 +166,7 @@ class Keeper:
         """Start it again when it ends, later each time it ends soon."""
         if leftover is not None:
             await leftover.stop(0.0)
-        pause = _FIRST_BACK_OFF_S
+        pause = 0.0 if self._process is None else _FIRST_BACK_OFF_S
         while True:
             began = time.monotonic()
             if self._process is not None:
@@ -170,14 +176,14 @@ class Keeper:
             pause = _FIRST_BACK_OFF_S if time.monotonic() - began > _LIVED_WELL_S else pause
             self._process = None
             await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_BACK_OFF_S)
+            pause = min(max(pause * 2, _FIRST_BACK_OFF_S), _LONGEST_BACK_OFF_S)
             await self._try_again()
 
     async def _try_again(self) -> None:
         wanted = self.record
         try:
             await self._launch()
-        except DidNotStart as error:
+        except (DidNotStart, OperationFailed, OSError) as error:
             log.warning("backend.did_not_start", key=wanted.key, error=str(error))
             self.record = wanted
 
@@ -190,10 +196,6 @@ class Keeper:
             self._process = None
         return gone
 
-    def _write(self, file: Path) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(file, self.record.model_dump_json().encode())
-
 
 class Supervisor:
     """All of them, by process key."""
@@ -204,16 +206,20 @@ class Supervisor:
         self._live = live
         self._keepers: dict[str, Keeper] = {}
 
-    def adopt(self) -> None:
-        """What an earlier life of this agent has started: found running, or started again."""
-        folder = self._rules.home / "running"
-        for path in sorted(folder.glob(f"*{PENDING}")):
-            if (record := _read(path)) is not None and (found := Process.find(record)) is not None:
+    async def adopt(self) -> None:
+        """What an earlier life of this agent has started: found running, or started again; nothing else goes on."""
+        files = self._rules.files()
+        wanted = await asyncio.to_thread(files.everything)
+        for found in await asyncio.to_thread(Process.started_below, self._rules.home.absolute() / "backends"):
+            if found.pid not in {record.pid for record in wanted}:
+                log.warning("backend.unknown_process_killed", pid=found.pid)
                 found.kill()
-            path.unlink(missing_ok=True)
-        for path in sorted(folder.glob("*.json")):
-            if (record := _read(path)) is not None:
-                self._take_up(record)
+        for record in await asyncio.to_thread(files.pending):
+            if (pending := Process.find(record)) is not None:
+                pending.kill()
+            files.forget_pending(record.key)
+        for record in wanted:
+            self.take_up(record)
 
     def everything(self) -> list[Keeper]:
         return list(self._keepers.values())
@@ -240,7 +246,10 @@ class Supervisor:
         if keeper.is_stopping or not keeper.is_alive:
             return False
         self._keepers[keeper.record.key] = keeper
-        keeper.write_again()
+        try:
+            keeper.write_again()
+        except OSError:  # an agent that is killed now starts it anew
+            log.exception("backend.not_written", key=keeper.record.key)
         return True
 
     async def stop(self, keepers: list[Keeper], grace: float, *, remember: bool = False) -> list[Keeper]:
@@ -261,7 +270,7 @@ class Supervisor:
         for keeper in self.everything():
             keeper.let_go()
 
-    def _take_up(self, record: Record) -> None:
+    def take_up(self, record: Record) -> None:
         """Never trust a process whose folder was replaced under it."""
         found = Process.find(record)
         is_same_folder = identity_of(record.folder) == record.identity
@@ -276,10 +285,11 @@ class Supervisor:
         self._keepers[record.key] = keeper
 
 
-def _read(path: Path) -> Record | None:
+async def _spawned(folder: Path, address: str, output: Path) -> Process:
+    """Whoever is cancelled meanwhile leaves no process behind."""
+    spawning = asyncio.ensure_future(asyncio.to_thread(Process.start, folder, address, output))
     try:
-        return Record.model_validate_json(path.read_bytes())
-    except ValueError:
-        log.exception("running.unreadable", file=path.name)
-        path.unlink()
-        return None
+        return await asyncio.shield(spawning)
+    except asyncio.CancelledError:
+        (await spawning).kill()
+        raise

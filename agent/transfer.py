@@ -45,6 +45,8 @@ class Rules:
     tries: int
     """so often without progress, and the attempt has failed"""
     require_space: Callable[[int], None]
+    require_for_archive: Callable[[int, int], None]
+    """size of the whole, and how much of it is missing"""
 
 
 class Transfer:
@@ -126,7 +128,9 @@ class Transfer:
             if stream.start != partial.size:
                 self._restart()
             self.total = self.blob.size or stream.total
-            self._rules.require_space(max(self.total - partial.size, 0))
+            missing = max(self.total - partial.size, 0)
+            # a size that was declared has been looked at before the first byte
+            self._rules.require_for_archive(0 if self.blob.size else self.total, missing)
             self.on_moved()
             partial.note(place.uri, stream.validator)
             await self._pour(stream)

@@ -11,12 +11,16 @@ import structlog
 from agent import downloads, gate
 from agent.changeover import Changeover
 from agent.downloads import Downloads
+from agent.durable import Disk
 from agent.images import Images, this_platform
 from agent.installer import Installer
 from agent.journal import DiskJournal
 from agent.memory import give_back
 from agent.models import Models
 from agent.ports import Ports
+from agent.recovery import Recovery
+from agent.reserve import Reserve, VitalDisk
+from agent.running_set import RunningSet
 from agent.settings import AgentSettings
 from agent.shelf import Shelf
 from agent.sources import Sources, Timeouts
@@ -39,40 +43,46 @@ Who = Callable[[], tuple[str, str]]
 class Workshop:
     """Journal, shelf, downloads and installer; whatever the control plane calls this node, they stay the same."""
 
-    def __init__(self, settings: AgentSettings, http: httpx2.AsyncClient, who: Who) -> None:
-        home = settings.home
-        self.journal = DiskJournal(home / "journal")
+    def __init__(self, settings: AgentSettings, http: httpx2.AsyncClient, who: Who, disk: Disk | None = None) -> None:
+        home, disk = settings.home, disk or Disk()
+        self._reserve = Reserve(home)
+        vital = VitalDisk(disk, self._reserve)
+        self.journal = DiskJournal(home / "journal", vital)
         self._threads = Threads()
-        self._shelf = Shelf(home / "backends")
+        self._shelf = Shelf(home / "backends", disk, vital)
         space = Space(home, settings.disk_headroom, settings.disk_headroom_share)
         self._downloads = self._build_downloads(settings, http, who, space)
         limits = gate.Limits(members=settings.max_members, unpacked=settings.max_unpacked)
-        self.supervisor = self._build_supervisor(settings)
+        rules = _rules(settings, vital)
+        self.supervisor = self._build_supervisor(settings, rules)
         grace = settings.stop_grace.total_seconds()
+        running = RunningSet(self.supervisor, grace=grace)
         self.installer = Installer(
             self._shelf,
             self._downloads,
-            Changeover(self._shelf, self.supervisor, self._threads, grace=grace),
+            Changeover(self._shelf, running, self.journal, threads=self._threads, space=space),
             threads=self._threads,
             space=space,
             limits=limits,
             at_once=settings.parallel_operations,
         )
         self.models = Models(self.supervisor, home, settings.log_limit)
+        self._recovery = Recovery(self.journal, self._shelf, rules.files(), space=space, grace=grace)
         self._keep_backends = settings.keep_backends
         self._grace = grace
 
     async def take_stock(self) -> list[Outcome]:
-        """What an earlier life of this agent left behind: operations are reported, processes are found again."""
-        interrupted = await asyncio.to_thread(self._look_around)
-        self.supervisor.adopt()
-        return interrupted
+        """What an earlier life of this agent left: plans are settled, processes found again, leftovers removed."""
+        await asyncio.to_thread(self._reserve.make)
+        outcomes = await self._recovery.run()
+        await self.supervisor.adopt()
+        await asyncio.to_thread(self._tidy)
+        return outcomes
 
-    def _look_around(self) -> list[Outcome]:
-        self._shelf.tidy()
+    def _tidy(self) -> None:
+        self._shelf.tidy(self.journal.plans())
         self._downloads.tidy()
-        interrupted = self.journal.load()
-        return [entry.outcome for entry in interrupted if entry.outcome is not None]
+        self._reserve.make()
 
     async def keep_tidy(self) -> None:
         """For an agent that runs for months."""
@@ -81,6 +91,7 @@ class Workshop:
             try:
                 await asyncio.to_thread(self.supervisor.turn_logs)
                 await asyncio.to_thread(give_back)
+                await asyncio.to_thread(self._reserve.make)
                 if number % _TIDY_EVERY == 0:
                     await asyncio.to_thread(self._downloads.tidy)
                     await self.journal.reap()
@@ -98,15 +109,9 @@ class Workshop:
         self.journal.close()
         self._threads.close()
 
-    def _build_supervisor(self, settings: AgentSettings) -> Supervisor:
+    def _build_supervisor(self, settings: AgentSettings, rules: Rules) -> Supervisor:
         begin = zlib.crc32(str(settings.home.absolute()).encode())
         ports = Ports(settings.backend_host, settings.backend_first_port, settings.backend_last_port, begin=begin)
-        rules = Rules(
-            home=settings.home,
-            host=settings.backend_host,
-            health_timeout=settings.health_timeout.total_seconds(),
-            log_limit=settings.log_limit,
-        )
         return Supervisor(rules, ports, self._shelf.live)
 
     def _build_downloads(self, settings: AgentSettings, http: httpx2.AsyncClient, who: Who, space: Space) -> Downloads:
@@ -126,3 +131,13 @@ class Workshop:
             space=space,
             limits=limits,
         )
+
+
+def _rules(settings: AgentSettings, disk: Disk) -> Rules:
+    return Rules(
+        home=settings.home,
+        host=settings.backend_host,
+        health_timeout=settings.health_timeout.total_seconds(),
+        log_limit=settings.log_limit,
+        disk=disk,
+    )

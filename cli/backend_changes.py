@@ -37,7 +37,10 @@ def install(
     sha256: Annotated[str, typer.Option(help="What the archive's digest must be.", show_default=False)] = "",
     force: Annotated[bool, typer.Option("--force", help="Install although it is there already.")] = False,
     start: Annotated[
-        bool, typer.Option("--start", help="Start it afterwards; nothing is started unless asked.")
+        bool,
+        typer.Option(
+            "--start", help="Start it afterwards, also if it is installed already; nothing is started unless asked."
+        ),
     ] = False,
     link: Link,
 ) -> None:

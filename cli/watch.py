@@ -14,6 +14,7 @@ from cli.failures import INTERRUPTED, NOT_DONE
 from cli.follow import LinkLost, News, follow
 from cli.render import duration, print_json_line, size, word
 from contracts.operation_http import OperationDetail, OperationEvent, OperationView, ProgressTick, ProgressView
+from contracts.outcome_words import was_only_started
 from contracts.words import tell
 from domain.operation import Reason, State
 
@@ -123,6 +124,8 @@ def summary(operation: OperationDetail) -> str:
 def _what_changed(operation: OperationDetail) -> str:
     if operation.changed is False:
         return "nothing changed: it was there already"
+    if was_only_started(operation.before, operation.after):
+        return "started: it was installed already"
     before = f" (was {operation.before.version})" if operation.before and operation.before.version else ""
     reused = f", {size(operation.bytes_reused)} reused" if operation.bytes_reused else ""
     return f"{size(operation.bytes_fetched)} fetched{reused}{before}"

@@ -4,8 +4,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
-from contracts.messages import Installed, Outcome
-from domain.operation import Kind, Phase, Reason, State
+from domain.operation import Phase, Reason, State
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ REASONS: dict[Reason, Words] = {
         "the node has no previous version of this backend", "Install the version that is wanted."
     ),
     Reason.DID_NOT_START: Words(
-        "installed, but it did not become healthy", "Read the tail of its log in the error, then mend the backend."
+        "it did not become healthy", "Read the tail of its log in the error, then mend the backend."
     ),
     Reason.ROLLED_BACK: Words(
         "the new version did not become healthy, so the node went back to the previous one",
@@ -226,20 +225,6 @@ def tell(
     if reason is not None:
         words = f"{words}: {REASONS[reason].sentence}"
     return f"{words} ({detail})" if detail else words
-
-
-def what_changed(outcome: Outcome, kind: Kind) -> str:
-    """What a success changed on the node; a no-op is never told as a change."""
-    before, after = _version(outcome.before), _version(outcome.after)
-    if kind is Kind.REMOVE:
-        return f"{before} removed".strip() if outcome.changed else "it was not installed; nothing changed"
-    if not outcome.changed:
-        return f"{after} was installed already; nothing changed".strip()
-    return f"{before} -> {after}" if before else after
-
-
-def _version(installed: Installed | None) -> str:
-    return (installed.version or installed.digest[:19]) if installed else ""
 
 
 def remedy(state: State, reason: Reason | None) -> str:

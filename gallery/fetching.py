@@ -1,7 +1,9 @@
 """Reading a gallery from its addresses: the first that gives an index; one that failed is left alone for a while."""
 
 import asyncio
+import os
 import ssl
+import stat
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -128,7 +130,9 @@ async def _body(response: httpx2.Response) -> bytes:
 def _read_file(url: str) -> str:
     path = Path(unquote(urlsplit(url).path))
     try:
-        with path.open("rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # a pipe would be waited for without end
+                raise Unreachable("is not a regular file")
             content = file.read(LARGEST + 1)
     except OSError as error:
         raise Unreachable(error.strerror or type(error).__name__) from error

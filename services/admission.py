@@ -104,7 +104,8 @@ class Admission:
         target = admissible(await self.nodes.find(old.node_id), old.node_name)
 
         def again(new_id: str) -> OperationRequest:
-            changes = {"op_id": new_id, "protocol": target.protocol, "requested_by": actor, "note": note}
+            to = {"node_name": target.name, "protocol": target.protocol}
+            changes = {**to, "op_id": new_id, "requested_by": actor, "note": note}
             return old.model_copy(update={**changes, "retry_of": op_id, "created_at": self.clock()})
 
         return await self._admit(asked, again)

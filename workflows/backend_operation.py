@@ -26,6 +26,7 @@ with workflow.unsafe.imports_passed_through():
         StoreUnreachable,
     )
     from contracts.messages import CancelMode, Outcome, Result
+    from contracts.outcome_words import what_changed
     from contracts.temporal import (
         CancelRequest,
         NodeBack,
@@ -38,7 +39,7 @@ with workflow.unsafe.imports_passed_through():
         Status,
         Turn,
     )
-    from contracts.words import tell, what_changed
+    from contracts.words import tell
     from domain.operation import PERMANENT, Event, Reason, State, back_off
     from workflows.batch_slot import BatchSlot
     from workflows.cancelling import Cancelling

@@ -8,8 +8,8 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from contracts.dispatch import CancelResult, Ended
     from contracts.messages import CancelMode, Outcome, Result
+    from contracts.outcome_words import what_changed
     from contracts.temporal import CancelRequest, OperationInput, RunState
-    from contracts.words import what_changed
     from domain.operation import PERMANENT, Event, Reason, State
     from workflows.ledger import Ledger
     from workflows.node_session import NodeSession

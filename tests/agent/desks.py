@@ -18,6 +18,7 @@ class Hands:
         self.begun: list[str] = []
         self.jobs: dict[str, Job] = {}
         self.discarded: list[str] = []
+        self.abandoned: list[str] = []
         self.commits: set[str] = set()
         self._words: dict[str, asyncio.Future[str]] = {}
         self.working: dict[str, str] = {}
@@ -47,6 +48,9 @@ class Hands:
 
     async def discard(self, command: Command) -> None:
         self.discarded.append(command.op_id)
+
+    async def abandon(self, op_id: str) -> None:
+        self.abandoned.append(op_id)
 
     async def tell(self, op_id: str, word: str) -> None:
         """End the job, and let the desk take it in."""

@@ -10,16 +10,16 @@ import os
 import shutil
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from agent.durable import Disk
+from agent.plan import Step
 from agent.shelf import Shelf
 from contracts.messages import Command
-
-NEVER = threading.Event()
+from domain.operation import Kind
+from tests.agent.shelves import carry_out, remove, roll_back, staged
 
 
 class Mortal(Disk):
@@ -63,24 +63,36 @@ class Mortal(Disk):
         super().remove(folder)
 
 
+def asked(version: str) -> Command:
+    return Command(op_id=f"op-{version}", family="echo", backend="echo", version=version, kind=Kind.INSTALL)
+
+
+def stage(shelf: Shelf, version: str) -> None:
+    staged(shelf, asked(version), {"run.sh": version, "lib/data": version * 1000}, version * 64)
+
+
 def put(shelf: Shelf, version: str) -> None:
-    command = Command(op_id=f"op-{version}", family="echo", backend="echo", version=version)
-    staging = shelf.stage("echo", command.op_id)
-    (staging / "run.sh").write_text(version)
-    (staging / "lib").mkdir()
-    (staging / "lib" / "data").write_text(version * 1000)
-    shelf.seal(staging, command, version * 64, NEVER)
-    shelf.put_live("echo", staging)
-    shelf.prune("echo")
+    stage(shelf, version)
+    carry_out(shelf, asked(version))
+
+
+def go_back(shelf: Shelf) -> None:
+    """As after a version that did not become healthy."""
+    stage(shelf, "3")
+    plan = shelf.draft(asked("3"))
+    for step in plan.steps[: plan.steps.index(Step.START)]:
+        shelf.take(step, plan)
+    shelf.go_back(plan)
+    shelf.clean_up(plan, [])
 
 
 CHANGES: dict[str, tuple[list[str], Callable[[Shelf], object]]] = {
     "install": ([], lambda shelf: put(shelf, "1")),
     "upgrade": (["1"], lambda shelf: put(shelf, "2")),
     "upgrade with a previous version": (["1", "2"], lambda shelf: put(shelf, "3")),
-    "rollback": (["1", "2"], lambda shelf: shelf.roll_back("echo")),
-    "restore": (["1", "2"], lambda shelf: shelf.restore("echo", ("1", None))),
-    "removal": (["1", "2"], lambda shelf: shelf.remove("echo", "op")),
+    "rollback": (["1", "2"], roll_back),
+    "upgrade that is undone": (["1", "2"], go_back),
+    "removal": (["1", "2"], remove),
 }
 
 

@@ -24,7 +24,8 @@ from contracts.messages import (
 )
 from domain.operation import Kind, Phase, Reason
 from tests.agent import archives
-from tests.agent.archives import big, digest, packed
+from tests.agent.archives import big, built, digest, packed, regular
+from tests.agent.backends import ECHO
 from tests.agent.nodes import LONG, Node, StartAgent
 from tests.agent.waiting import until
 from tests.servers import NatsForTests
@@ -81,11 +82,17 @@ async def test_an_upgrade_keeps_the_previous_version(start_agent: StartAgent):
 async def test_without_headroom_the_previous_version_is_given_up_and_nobody_is_promised_it(
     start_agent: StartAgent, tmp_path: Path
 ):
-    """The new one takes more room than its archive told: 100 MB come out of half a megabyte."""
-    node = await start_agent(disk_headroom=shutil.disk_usage(tmp_path).free - 50_000_000)
+    """The new one fills the disk when it starts."""
+    filler = tmp_path / "filler"
+    script = f'#!/bin/sh\nhead -c 100000000 /dev/zero > "{filler}"\nexec "${{PYTHON:-python3}}" server.py "$@"\n'
+    greedy = built(
+        regular("run.sh", script.encode()),
+        regular("server.py", (ECHO / "server.py").read_bytes()),
+        regular("release.json", b'{"version": "2", "healthy": true, "signs_answers": true}'),
+    )
+    node = await start_agent(disk_headroom=shutil.disk_usage(tmp_path).free - 50_000_000, keep_backends=False)
     await node.outcome_of(node.command(ECHO_1))
-    roomy = packed(run_sh=b"echo 2", noughts=bytes(100_000_000))
-    outcome = await node.outcome_of(node.command(roomy, version="2", kind=Kind.UPGRADE))
+    outcome = await node.outcome_of(node.command(greedy, version="2", kind=Kind.UPGRADE, start=True))
     assert (outcome.result, outcome.reason) == (Result.SUCCEEDED, None)
     assert outcome.after is not None
     assert (outcome.after.version, outcome.after.previous_version) == ("2", "")

@@ -34,7 +34,7 @@ def unpack(
     """One archive, or several as the layers of an image."""
     folder = tmp_path / "outer" / "folder"
     folder.mkdir(parents=True)
-    unpacker = Unpacker(folder, limits, halt or threading.Event(), lambda: None, disk)
+    unpacker = Unpacker(folder, limits, halt or threading.Event(), lambda: None, disk=disk)
     for content in contents:
         place = unpacker.unpack if len(contents) == 1 else unpacker.unpack_layer
         place(functools.partial(io.BytesIO, content))

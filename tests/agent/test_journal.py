@@ -25,27 +25,30 @@ def journal(folder):
 
 
 def reopened(folder: Path) -> tuple[DiskJournal, list[Entry]]:
+    """The journal as the next agent finds it, and what has to be settled."""
     journal = DiskJournal(folder)
-    interrupted = journal.load()
+    unsettled = journal.load()
     journal.close()
-    return journal, interrupted
+    return journal, unsettled
 
 
 async def test_an_ended_operation_is_found_again_as_it_was(journal, folder):
     outcome = Outcome(op_id="op", result=Result.SUCCEEDED, bytes_fetched=7)
     entry = Entry(op_id="op", standing=Standing.ENDED, decision=3, command=Command(uri="/a"), outcome=outcome)
     await journal.put(entry)
-    again, interrupted = reopened(folder)
-    assert (again.get("op"), interrupted) == (entry, [])
+    again, unsettled = reopened(folder)
+    assert (again.get("op"), unsettled) == (entry, [])
 
 
-async def test_what_ran_reads_as_interrupted_and_is_told_once(journal, folder):
+async def test_what_ran_has_to_be_settled_until_it_is_written_as_interrupted(journal, folder):
     await journal.put(Entry(op_id="op", standing=Standing.RUNNING, decision=3, command=Command(family="echo")))
-    again, (told,) = reopened(folder)
-    assert told == again.get("op")
+    again, (ran,) = reopened(folder)
+    assert ran == again.get("op")
+    told = ran.interrupted()
     assert told.standing is Standing.INTERRUPTED
     assert told.outcome is not None
     assert (told.outcome.result, told.outcome.decision, told.outcome.family) == (Result.INTERRUPTED, 3, "echo")
+    await journal.put(told)
     assert reopened(folder)[1] == []
 
 

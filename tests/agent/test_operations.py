@@ -243,8 +243,8 @@ class SlowJournal(MemoryJournal):
         self.written: list[Standing] = []
 
     async def put(self, entry: Entry) -> None:
-        await super().put(entry)
         await self.gate.wait()
+        await super().put(entry)
         self.written.append(entry.standing)
 
 
@@ -287,9 +287,9 @@ async def test_a_cancel_between_command_and_begin_wins():
 
 class FullDisk(MemoryJournal):
     async def put(self, entry: Entry) -> None:
-        await super().put(entry)
         if entry.standing is Standing.CANCELLED:
             raise OSError(28, "No space left on device")
+        await super().put(entry)
 
 
 async def test_a_tombstone_that_cannot_be_written_is_not_acknowledged():

@@ -33,12 +33,19 @@ class Process:
         self.node = node
         self._running: asyncio.subprocess.Process | None = None
 
-    async def start(self, **settings: Any) -> None:
+    async def start(self, *, dies_after: str = "", **settings: Any) -> None:
+        """`dies_after`: as `tests.agent.mortal` reads it."""
+        module = "tests.agent.mortal" if dies_after else "agent.main"
         values = self.node.environment(heartbeat_interval=1, **settings)
         environment = {f"NODESMITH_AGENT_{name.upper()}": str(value) for name, value in values.items()}
         with (self.node.home / "agent.log").open("ab") as log:
             self._running = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "agent.main", env=os.environ | environment, stderr=log, stdout=log
+                sys.executable,
+                "-m",
+                module,
+                env=os.environ | environment | {"DIES_AFTER": dies_after},
+                stderr=log,
+                stdout=log,
             )
         await self.node.linked()
 
@@ -47,6 +54,11 @@ class Process:
         if self._running.returncode is None:
             self._running.send_signal(number)
         return await asyncio.wait_for(self._running.wait(), LONG)
+
+    async def died(self) -> None:
+        """By its own hand."""
+        assert self._running is not None
+        assert await asyncio.wait_for(self._running.wait(), LONG) == -signal.SIGKILL
 
     def memory(self) -> int:
         """Bytes that are resident."""

@@ -26,6 +26,7 @@ from bus.models import ModelsClient
 from contracts import subjects
 from contracts.messages import Command, LogsQuestion, ModelQuestion, Result, UpgradePolicy
 from domain.operation import Kind, Reason
+from tests.agent.archives import built, regular
 from tests.agent.backends import ECHO, Caller, echo, polite, running, wait_running, with_a_child
 from tests.agent.nodes import LONG, Node, StartAgent
 from tests.agent.test_process import Process, process_of
@@ -72,11 +73,11 @@ async def test_an_install_starts_nothing_unless_it_is_asked_to(start_agent: Star
     quiet = await install(node)
     assert (quiet.addresses, await running(models, node)) == ({}, {})
     loud = await install(node, start=True)
-    assert (loud.changed, list(loud.addresses)) == (False, ["echo#0"])
+    assert (loud.changed, list(loud.addresses)) == (True, ["echo#0"]), "it was installed, but did not run"
     (model,) = (await running(models, node)).values()
     assert (model.address, model.version) == (loud.addresses["echo#0"], "1")
     again = await install(node, start=True)
-    assert again.addresses == loud.addresses
+    assert (again.changed, again.addresses) == (False, loud.addresses)
 
 
 async def test_a_backend_that_does_not_become_healthy_says_why(start_agent: StartAgent, models: ModelsClient):
@@ -118,6 +119,39 @@ async def test_an_overlapping_upgrade_is_not_noticed_by_callers(start_agent: Sta
         assert outcome.result is Result.SUCCEEDED, outcome.error
         await until(lambda: caller.answers[-1] == "2", within=LONG, pause=0.01)
     assert caller.longest_outage < 10
+
+
+def looking_at(process: int) -> bytes:
+    """An echo that says whether another process was alive when it began."""
+    script = f"""#!/bin/sh
+if kill -0 {process}; then echo "the old one is alive"; else echo "the old one is gone"; fi
+exec "${{PYTHON:-python3}}" server.py "$@"
+"""
+    release = {"version": "2", "healthy": True, "signs_answers": True}
+    return built(
+        regular("run.sh", script.encode()),
+        regular("server.py", (ECHO / "server.py").read_bytes()),
+        regular("release.json", json.dumps(release).encode()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "line"),
+    [(UpgradePolicy.OVERLAP, "the old one is alive"), (UpgradePolicy.RESTART, "the old one is gone")],
+)
+async def test_the_old_process_ends_after_the_new_one_is_ready_or_before_it_starts(
+    start_agent: StartAgent, models: ModelsClient, policy: UpgradePolicy, line: str
+):
+    """H40: with `overlap` the new process finds the old one alive; with `restart` it does not."""
+    node = await start_agent(**FAST)
+    await install(node, start=True)
+    old = pids(node)["echo#0"]
+    upgrade = node.command(looking_at(old), version="2", kind=Kind.UPGRADE, policy=policy)
+    outcome = await node.outcome_of(upgrade)
+    assert (outcome.result, outcome.stopped_process_keys) == (Result.SUCCEEDED, ["echo#0"]), outcome.error
+    logs = await models.logs(node.id, LogsQuestion(backend="echo#0@2"), within=LONG)
+    assert line in logs.lines
+    assert not _is_alive(old)
 
 
 @pytest.mark.parametrize("policy", [UpgradePolicy.OVERLAP, UpgradePolicy.RESTART])

@@ -1,16 +1,15 @@
 """The backends on disk: versions side by side, one that serves, the previous one kept."""
 
-import threading
 from pathlib import Path
 
 import pytest
 
 from agent.failures import OperationFailed
+from agent.plan import Step
 from agent.shelf import Shelf
 from contracts.messages import Command
-from domain.operation import Reason
-
-NEVER = threading.Event()
+from domain.operation import Kind, Reason
+from tests.agent.shelves import carry_out, remove, roll_back, staged
 
 
 @pytest.fixture
@@ -25,14 +24,11 @@ def shelf(root):
     return shelf
 
 
-def put(shelf: Shelf, version: str, digest: str, family: str = "echo") -> Path:
-    command = Command(op_id=f"op-{version}-{digest}", family=family, backend=family, version=version)
-    staging = shelf.stage(family, command.op_id)
-    (staging / "run.sh").write_text(f"{version} {digest}")
-    shelf.seal(staging, command, digest * 64, NEVER)
-    shelf.put_live(family, staging)
-    shelf.prune(family)
-    return staging
+def put(shelf: Shelf, version: str, digest: str, family: str = "echo") -> None:
+    op_id = f"op-{version}-{digest}"
+    command = Command(op_id=op_id, family=family, backend=family, version=version, kind=Kind.INSTALL)
+    staged(shelf, command, {"run.sh": f"{version} {digest}"}, digest * 64)
+    carry_out(shelf, command)
 
 
 def serving(root: Path, family: str = "echo") -> str:
@@ -105,29 +101,75 @@ def test_whatever_a_family_holds_it_is_one_folder_of_its_own(shelf, root, family
 def test_going_back_swaps_the_two_versions_and_again_returns(shelf, root):
     put(shelf, "1", "a")
     put(shelf, "2", "b")
-    back = shelf.roll_back("echo")
+    roll_back(shelf)
+    back = shelf.installed("echo")
     assert (serving(root), back.version, back.previous_version) == ("1 a", "1", "2")
-    forth = shelf.roll_back("echo")
+    roll_back(shelf)
+    forth = shelf.installed("echo")
     assert (serving(root), forth.version, forth.previous_version) == ("2 b", "2", "1")
 
 
-def test_a_previous_version_that_is_forgotten_is_gone(shelf, root):
+def test_a_step_that_is_repeated_changes_nothing_more(shelf, root):
+    """Nothing is a toggle: a rollback whose steps are taken twice has gone back once."""
     put(shelf, "1", "a")
     put(shelf, "2", "b")
-    shelf.forget_previous("echo")
+    plan = shelf.draft(Command(op_id="back", family="echo", kind=Kind.ROLLBACK))
+    for _ in range(2):
+        for step in plan.steps[: plan.steps.index(Step.PROVEN)]:
+            shelf.take(step, plan)
+        assert (serving(root), shelf.installed("echo").previous_version) == ("1 a", "2")
+    for _ in range(2):
+        shelf.go_back(plan)
+        assert (serving(root), shelf.installed("echo").previous_version) == ("2 b", "1")
+
+
+def test_a_previous_version_that_is_given_up_for_space_is_gone(shelf, root):
+    put(shelf, "1", "a")
+    command = Command(op_id="op", family="echo", backend="echo", version="2", kind=Kind.INSTALL)
+    staged(shelf, command, {"run.sh": "2 b"}, "b" * 64)
+    plan = shelf.draft(command)
+    for step in plan.steps:
+        shelf.take(step, plan)
+    shelf.clean_up(plan, [])
     assert (versions(root), shelf.installed("echo").previous_version) == ({"2"}, "")
     with pytest.raises(OperationFailed) as failure:
-        shelf.roll_back("echo")
+        roll_back(shelf)
     assert failure.value.reason is Reason.NO_PREVIOUS_VERSION
 
 
-def test_removing_takes_every_version_and_says_whether_there_was_one(shelf, root):
+def test_going_back_without_an_installed_version_says_so(shelf):
+    with pytest.raises(OperationFailed) as failure:
+        roll_back(shelf)
+    assert failure.value.reason is Reason.NOT_INSTALLED
+
+
+def test_removing_takes_every_version(shelf, root):
     put(shelf, "1", "a")
     put(shelf, "2", "b")
-    assert shelf.remove("echo", "op")
-    assert not shelf.remove("echo", "op")
+    assert shelf.is_there("echo")
+    remove(shelf)
+    assert not shelf.is_there("echo")
     assert shelf.installed("echo") is None
     assert list(root.iterdir()) == []
+
+
+def test_clean_up_never_deletes_what_a_plan_names(shelf, root):
+    """Neither at the start of an agent, nor after another operation's end."""
+    put(shelf, "1", "a")
+    put(shelf, "2", "b")
+    back = shelf.draft(Command(op_id="back", family="echo", kind=Kind.ROLLBACK))
+    shelf.take(Step.SET_PREVIOUS, back)  # killed here: nobody points at version 1 any more
+    command = Command(op_id="op", family="echo", backend="echo", version="3", kind=Kind.INSTALL)
+    staged(shelf, command, {"run.sh": "3 c"}, "c" * 64)
+    upgrade = shelf.draft(command)
+    for clean in (lambda: Shelf(root).tidy([back, upgrade]), lambda: shelf.prune("echo", [back])):
+        clean()
+        assert versions(root) == {"1", "2", upgrade.staging}
+    removal = shelf.draft(Command(op_id="gone", family="echo", kind=Kind.REMOVE))
+    shelf.take(Step.MOVE_AWAY, removal)
+    Shelf(root).tidy([removal])
+    shelf.go_back(removal)
+    assert serving(root) == "2 b"
 
 
 def test_what_a_killed_agent_left_is_tidied_and_what_serves_stays(shelf, root):

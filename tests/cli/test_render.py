@@ -131,6 +131,9 @@ def test_an_operation_is_shown_with_its_whole_story() -> None:
     assert "2026-11-16" in text
 
 
+INSTALLED = Installed(version="2", digest="sha256:a", installed_at=NOW)
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
@@ -139,6 +142,7 @@ def test_an_operation_is_shown_with_its_whole_story() -> None:
             "2.0 MB fetched, 8.0 MB reused (was 1)",
         ),
         ({"changed": False}, "nothing changed: it was there already"),
+        ({"changed": True, "before": INSTALLED, "after": INSTALLED}, "started: it was installed already"),
     ],
 )
 def test_the_last_word_tells_what_changed(fields: dict[str, object], expected: str) -> None:

@@ -1,5 +1,6 @@
 """Galleries from real servers that answer well, badly, or not at all."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +157,13 @@ def test_addresses_lead_somewhere_or_are_refused() -> None:
     for url in ("ftp://a.invalid", "https://", "https://me:secret@a.invalid/i", "http://[", "index.yaml"):
         assert complaint(url)
         assert "secret" not in complaint(url)
+
+
+async def test_a_pipe_is_no_gallery(tmp_path: Path, desk: Desk) -> None:
+    """Nobody writes to it: opened as a file, it would hold a thread of the API without end."""
+    os.mkfifo(tmp_path / "index.yaml")
+    with pytest.raises(SourceFailed, match="not a regular file"):
+        await desk.read(GalleryRequest(name="main", url=(tmp_path / "index.yaml").as_uri()), None)
 
 
 async def test_a_ref_leads_to_the_file_beside_it(desk: Desk, site: Site) -> None:

@@ -1,0 +1,28 @@
+"""What a success changed on its node, in words."""
+
+from contracts.messages import Installed, Outcome
+from domain.operation import Kind
+
+
+def what_changed(outcome: Outcome, kind: Kind) -> str:
+    """A no-op is never reported as a change, nor a start as a no-op."""
+    before, after = _version(outcome.before), _version(outcome.after)
+    if kind is Kind.REMOVE:
+        return f"{before} removed".strip() if outcome.changed else "it was not installed; nothing changed"
+    if not outcome.changed:
+        return f"{after} was installed already; nothing changed".strip()
+    if was_only_started(outcome.before, outcome.after):
+        where = ", ".join(f"{key} on {address}" for key, address in outcome.addresses.items())
+        return f"{after} was installed already; started {where}".strip()
+    return f"{before} -> {after}" if before else after
+
+
+def was_only_started(before: Installed | None, after: Installed | None) -> bool:
+    """The same copy of the same version serves before and after."""
+    if before is None or after is None or not after.digest:
+        return False
+    return (before.digest, before.installed_at) == (after.digest, after.installed_at)
+
+
+def _version(installed: Installed | None) -> str:
+    return (installed.version or installed.digest[:19]) if installed else ""
