@@ -168,7 +168,7 @@ class RunState(BaseModel):
     cancel_until: datetime | None = None
     """how long an unreachable node may still be told of the cancel"""
     store_failures: int = 0
-    """how often in a row PostgreSQL gave no permit"""
+    """how often in a row PostgreSQL gave no permit, or had no row"""
     has_slot: bool = False
     """its batch gave it a slot after its node had been away"""
 

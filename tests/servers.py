@@ -97,8 +97,8 @@ async def nats(folder: Path) -> AsyncIterator[NatsForTests]:
 
 
 @asynccontextmanager
-async def temporal(folder: Path) -> AsyncIterator[TemporalForTests]:
-    """With the stack's own settings, and time that tests can skip."""
+async def temporal(folder: Path, **settings: str) -> AsyncIterator[TemporalForTests]:
+    """With the stack's own settings, and time that tests can skip; `settings` are more of the dynamic configuration."""
     server = TemporalServer(
         database=folder / "temporal.db",
         port=free_port(),
@@ -106,7 +106,7 @@ async def temporal(folder: Path) -> AsyncIterator[TemporalForTests]:
         http_port=free_port(),
         metrics_port=free_port(),
         log=folder / "temporal.log",
-        dynamic_config={"frontend.WorkflowTimeSkippingEnabled": "true"},
+        dynamic_config={"frontend.WorkflowTimeSkippingEnabled": "true", **settings},
     )
     async with servers.running(server) as child:
         yield TemporalForTests(server, child)

@@ -182,7 +182,7 @@ class BackendOperation:
             case RowEnded(end=end):
                 self._ledger.adopt(end)
             case NotAdmitted():
-                await self._ledger.announce()
+                await self._write_missing_row()
             case NodeUnreachable():
                 await self._wait_for_node()
             case NatsUnreachable():
@@ -197,7 +197,7 @@ class BackendOperation:
     def _note(self, result: DispatchResult) -> None:
         """Keep in the run's state what the answer proves: that a command may have arrived, that the node has begun."""
         now = self._now
-        now.store_failures = now.store_failures + 1 if isinstance(result, StoreUnreachable) else 0
+        now.store_failures = now.store_failures + 1 if isinstance(result, StoreUnreachable | NotAdmitted) else 0
         match result:
             case Accepted() | Ended():
                 has_begun, may_have_arrived = True, True
@@ -330,6 +330,12 @@ class BackendOperation:
         await self._sleep_until(self._is_woken, self._policy.node_poll)
         self._now.node_heard = False
 
+    async def _write_missing_row(self) -> None:
+        """Dispatch follows at once; if the row is missing again, PostgreSQL is given time."""
+        await self._ledger.announce()
+        if self._now.store_failures > 1:
+            await self._wait_for_store()
+
     async def _wait_for_store(self) -> None:
         """Without PostgreSQL nothing is sent, and no row can say so."""
         pause = back_off(self._now.store_failures, first=options.STORE_PAUSE, cap=options.STORE_PAUSE_CAP)
@@ -363,9 +369,7 @@ class BackendOperation:
         end = self._ledger.end()
         result = OperationResult(op_id=self._request.op_id, **dict(end))
         if self._ledger.closed_as_row and self._ledger.is_reset:
-            again = (
-                f"this operation had ended already; `nodesmith operations retry {self._request.op_id}` runs it again"
-            )
+            again = f"this operation had ended already; `nodesmith ops retry {self._request.op_id}` runs it again"
             result = result.model_copy(update={"detail": f"{end.detail}; {again}" if end.detail else again})
         if end.state not in (State.SUCCEEDED, State.CANCELLED):
             raise ApplicationError(

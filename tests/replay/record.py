@@ -4,6 +4,7 @@ import asyncio
 import json
 import tempfile
 import uuid
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,16 @@ from domain.identity import new_op_id
 from runtime.settings import ControlSettings
 from runtime.temporal import connect
 from tests import servers
-from tests.replay.scenarios import AT_ONCE, BATCH_SCENARIOS, BEFORE_ANY_WORKER, MEMBERS, SCENARIOS, BatchPlay, Play
+from tests.replay.scenarios import (
+    AT_ONCE,
+    BATCH_SCENARIOS,
+    BEFORE_ANY_WORKER,
+    LONG_LIVES,
+    MEMBERS,
+    SCENARIOS,
+    BatchPlay,
+    Play,
+)
 from tests.workflows.played_fleet import Fleet
 from tests.workflows.played_fleet import start as start_batch
 from tests.workflows.played_fleet import worker_of as batch_worker_of
@@ -71,19 +81,33 @@ def _without_this_machine(part: Any) -> Any:
     return part
 
 
+LONG = {"limit.historyCount.suggestContinueAsNew": "20"}
+"""settings of a server that suggests to continue as new early"""
+
+
 async def main() -> None:
     """Only what is missing is recorded: a committed history stays as the old code made it."""
-    with tempfile.TemporaryDirectory() as folder:
-        async with servers.temporal(Path(folder)) as running:
-            client = await connect(ControlSettings(temporal_address=running.server.address))
-            for play, policy in SCENARIOS.items():
-                path = HISTORIES / f"{play.__name__}.json"
-                if not path.exists():
-                    path.write_text(await record(client, play, policy))
-            for batch_play, changes in BATCH_SCENARIOS.items():
-                path = HISTORIES / f"{batch_play.__name__}.json"
-                if not path.exists():
-                    path.write_text(await record_batch(client, batch_play, changes))
+    for settings, plays in (({}, SCENARIOS.keys() - LONG_LIVES), (LONG, LONG_LIVES)):
+        with tempfile.TemporaryDirectory() as folder:
+            async with servers.temporal(Path(folder), **settings) as running:
+                client = await connect(ControlSettings(temporal_address=running.server.address))
+                await record_missing(client, plays)
+                if not settings:
+                    await record_missing_batches(client)
+
+
+async def record_missing(client: Client, plays: Collection[Play]) -> None:
+    for play, policy in SCENARIOS.items():
+        path = HISTORIES / f"{play.__name__}.json"
+        if play in plays and not path.exists():
+            path.write_text(await record(client, play, policy))
+
+
+async def record_missing_batches(client: Client) -> None:
+    for batch_play, changes in BATCH_SCENARIOS.items():
+        path = HISTORIES / f"{batch_play.__name__}.json"
+        if not path.exists():
+            path.write_text(await record_batch(client, batch_play, changes))
 
 
 if __name__ == "__main__":

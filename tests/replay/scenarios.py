@@ -162,6 +162,10 @@ async def closed_as_its_row(operation: Operation) -> None:
     await operation.handle.signal(names.SIGNAL_ROW_ENDED, RowEndNotice(op_id=operation.op_id))
 
 
+async def continued_as_new(operation: Operation) -> None:
+    operation.station.is_absent = True
+
+
 async def cancelled_but_never_told(operation: Operation) -> None:
     await operation.begin_on_node()
     await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
@@ -227,6 +231,7 @@ SCENARIOS: dict[Play, Policy] = {
     row_came_late: QUICK,
     store_was_away: QUICK,
     closed_as_its_row: QUICK,
+    continued_as_new: _policy(wait_for_node=timedelta(seconds=2), node_poll=timedelta(seconds=0.1)),
     cancelled_but_never_told: _policy(lost_after=timedelta(seconds=0.3), node_poll=timedelta(seconds=0.1)),
 }
 
@@ -235,6 +240,7 @@ AT_ONCE: dict[Play, DispatchResult] = {
     over_at_once: Ended(outcome=Outcome(op_id="op", result=Result.SUCCEEDED, changed=True)),
     begun_at_once: Accepted(),
     expired: NodeUnreachable(),
+    continued_as_new: NodeUnreachable(),
     silent_at_first: Silent(),
     row_came_late: NotAdmitted(),
     store_was_away: StoreUnreachable(),
@@ -249,6 +255,8 @@ AT_ONCE: dict[Play, DispatchResult] = {
 MEMBERS = frozenset({waited_for_its_turn})
 """of a batch that only listens"""
 BEFORE_ANY_WORKER = frozenset({cancelled_before_anybody_asked})
+LONG_LIVES = frozenset({continued_as_new})
+"""recorded on a server that suggests to continue as new early: the history is of the first run"""
 
 BatchPlay = Callable[[Fleet, Handle], Awaitable[None]]
 
