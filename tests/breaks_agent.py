@@ -50,6 +50,11 @@ async def _begun(original: Any, self: Any, command: Any, known: Any, *, is_silen
     await original(self, command, known)
 
 
+def _stop_the_old_one_first(original: Any, kind: Any, policy: Any) -> Any:
+    stop, steps = names_of(original).Step.STOP_OLD, original(kind, policy)
+    return steps if stop in steps else (steps[0], stop, *steps[1:])
+
+
 def _let_faults_through(original: Any, job: Any) -> Any:
     names = names_of(original)
     try:
@@ -121,28 +126,35 @@ AGENT = (
     Break(
         rules("S61"),
         "a fault ends the desk's own task",
-        "agent.operations:_outcome_of",
+        "agent.entries:outcome_of",
         _let_faults_through,
         tests=("test_an_operation_that_breaks_fails_alone",),
     ),
     Break(
         rules("H40"),
         "an upgrade starts nothing again",
-        "agent.changeover:_wanted",
+        "agent.running_set:wanted_after",
         lambda original, command, running: original(command, []),
         tests=("test_an_upgrade_restarts_the_same_set_and_a_rollback_too",),
     ),
     Break(
         rules("H40"),
         "an upgrade kills what runs at once",
-        "agent.changeover:Changeover._stop",
+        "agent.running_set:RunningSet.stop",
         lambda original, self, keepers, **rest: original(self, keepers, **{**rest, "grace": 0.0}),
         tests=("test_an_upgrade_lets_a_request_in_flight_finish",),
     ),
     Break(
+        rules("H40"),
+        "an overlapping upgrade stops the old process first",
+        "agent.plan:steps_of",
+        _stop_the_old_one_first,
+        tests=("test_the_old_process_ends_after_the_new_one_is_ready_or_before_it_starts",),
+    ),
+    Break(
         rules("H42"),
         "an install starts a process",
-        "agent.changeover:_wanted",
+        "agent.running_set:wanted_after",
         lambda original, command, running: original(command.model_copy(update={"start": True}), running),
         tests=("test_an_install_starts_nothing_unless_it_is_asked_to",),
     ),
