@@ -107,9 +107,10 @@ class BatchActivities:
         for op_id in cancel.op_ids:
             activity.heartbeat()
             row = await self._operations.find(op_id)
-            if row is not None and row.state not in ENDED:
+            workflow_id = row.workflow_id if row is not None else cancel.runs.get(op_id, "")
+            if workflow_id and (row is None or row.state not in ENDED):
                 request = CancelRequest(op_id=op_id, by=cancel.by, why=cancel.why, detail=cancel.detail)
-                await self._runs.cancel(row.workflow_id, request)
+                await self._runs.cancel(workflow_id, request)
 
     @activity.defn(name=names.CLOSE_BATCH)
     async def close_batch(self, close: CloseBatch) -> None:

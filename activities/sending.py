@@ -6,6 +6,7 @@ import uuid
 from contracts.dispatch import DispatchTask, Granted, Permit, StoreUnreachable, Unsent
 from contracts.messages import Command, CommandReply
 from domain.errors import LinkDown, NodeAway, ServiceUnavailable
+from domain.node import Protocol
 from services.ports import NodeLink, Permits
 
 PERMIT_S = 1.0
@@ -42,10 +43,17 @@ class Sender:
             raise
 
     async def _permit(self, token: str) -> Permit | StoreUnreachable:
+        """A LocalAI worker is sent the same again to attach to its work, also while it is being cancelled."""
         task = self._task
         try:
             async with asyncio.timeout(PERMIT_S):
-                return await self._permits.permit(task.request.op_id, task.decision, token=token, on_node=task.accepted)
+                return await self._permits.permit(
+                    task.request.op_id,
+                    task.decision,
+                    token=token,
+                    on_node=task.accepted,
+                    while_cancelling=task.accepted and task.request.protocol is Protocol.LOCALAI,
+                )
         except (ServiceUnavailable, TimeoutError):
             return StoreUnreachable()
 

@@ -158,6 +158,9 @@ class DiskJournal:
     def _load_one(self, path: Path) -> None:
         try:
             entry = Entry.decode(path.read_bytes())
+        except OSError:  # one bad file must not keep the agent from starting
+            log.exception("journal.unreadable", file=path.name)
+            return
         except ValueError:
             log.exception("journal.unreadable", file=path.name)
             path.rename(path.with_suffix(".unreadable"))

@@ -215,6 +215,8 @@ class Watched(Payload):
 
 class CancelMembers(Payload):
     op_ids: tuple[str, ...]
+    runs: dict[str, str] = Field(default_factory=dict)
+    """op_id -> workflow id: a member whose row is not written yet is cancelled too"""
     by: str = ""
     why: Reason = Reason.REQUESTED
     detail: str = ""

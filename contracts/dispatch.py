@@ -55,7 +55,14 @@ class NotAdmitted(Payload):
     kind: Literal["not_admitted"] = "not_admitted"
 
 
-Permit = Granted | Held | RowEnded | NotAdmitted
+class CancelPending(Payload):
+    """The row says that a cancel was accepted; nothing was sent. A run that forgot it carries it out."""
+
+    kind: Literal["cancel_pending"] = "cancel_pending"
+    by: str = ""
+
+
+Permit = Granted | Held | RowEnded | NotAdmitted | CancelPending
 
 # What came of a dispatch --------------------------------------------------------------------------------------
 
@@ -124,6 +131,7 @@ DispatchResult = (
     | Held
     | RowEnded
     | NotAdmitted
+    | CancelPending
     | NodeUnreachable
     | NatsUnreachable
     | StoreUnreachable
@@ -131,7 +139,7 @@ DispatchResult = (
 )
 """closed: `match` over it ends with `assert_never`"""
 
-Unsent = Held | RowEnded | NotAdmitted | StoreUnreachable
+Unsent = Held | RowEnded | NotAdmitted | CancelPending | StoreUnreachable
 """why a command was not even tried"""
 
 

@@ -48,16 +48,21 @@ class Gate:
         raise ServiceUnavailable("The backend is locked by operations that come and go; ask again.")
 
     async def _is_closing(self, holder: Run) -> bool:
-        """A holder whose row has ended is neither joined nor a conflict: its run closes in a moment."""
-        standing = await self.operations.standing([holder.op_id])
-        if holder.op_id not in standing or standing[holder.op_id][0] not in ENDED:
+        """A holder that has ended or is being cancelled is not joined: its run closes, as a rule in a moment."""
+        state = (await self.operations.standing([holder.op_id])).get(holder.op_id, (State.UNKNOWN, None))[0]
+        if state is not State.CANCELLING and state not in ENDED:
             return False
-        if not await self._gives_way(holder):
-            raise ServiceUnavailable(
-                f"Operation {holder.op_id} has ended and its run is still closing; ask again in a few seconds.",
+        if await self._gives_way(holder):
+            return True
+        if state is State.CANCELLING:
+            raise OperationConflict(
+                f"Operation {holder.op_id} is being cancelled and still holds the backend; ask again afterwards.",
                 op_id=holder.op_id,
             )
-        return True
+        raise ServiceUnavailable(
+            f"Operation {holder.op_id} has ended and its run is still closing; ask again in a few seconds.",
+            op_id=holder.op_id,
+        )
 
     async def _supersede(self, holder: Run, newer: OperationRequest) -> None:
         """An older intent that never reached its node gives way; one that did is a conflict."""

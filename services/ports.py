@@ -82,7 +82,9 @@ class Operations(Protocol):
 class Permits(Protocol):
     """The row's word before a command goes out: it is marked as sent, or says why not."""
 
-    async def permit(self, op_id: str, decision: int, *, token: str, on_node: bool) -> Permit: ...
+    async def permit(
+        self, op_id: str, decision: int, *, token: str, on_node: bool, while_cancelling: bool = False
+    ) -> Permit: ...
     async def withdraw(self, op_id: str, decision: int, *, token: str) -> None: ...
 
 

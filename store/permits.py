@@ -2,8 +2,8 @@
 
 from sqlalchemy import RowMapping, text
 
-from contracts.dispatch import Granted, Held, NotAdmitted, Permit, RowEnded
-from domain.operation import OPEN
+from contracts.dispatch import CancelPending, Granted, Held, NotAdmitted, Permit, RowEnded
+from domain.operation import OPEN, State
 from store.database import Database
 from store.models import one_of
 from store.operations import row_end
@@ -15,11 +15,13 @@ _PERMIT = text(f"""
     marked AS (
         UPDATE operations
         SET sent = greatest(sent, :decision),
-            sent_by = CASE WHEN sent < :decision THEN :token ELSE sent_by END
+            sent_by = CASE WHEN sent < :decision THEN :token ELSE '' END
         WHERE op_id = :op_id AND {_IS_OPEN} AND (:on_node OR NOT EXISTS (SELECT FROM hold))
+        AND (:while_cancelling OR state <> '{State.CANCELLING}')
         RETURNING op_id)
     SELECT marked.op_id IS NOT NULL AS granted, operations.op_id, operations.state, operations.reason,
-        operations.detail, operations.before, operations.after, hold.reason AS hold_reason, hold.held_by
+        operations.detail, operations.before, operations.after, operations.cancelled_by,
+        hold.reason AS hold_reason, hold.held_by
     FROM (VALUES (1)) AS one
     LEFT JOIN operations ON operations.op_id = :op_id
     LEFT JOIN marked ON true
@@ -39,9 +41,17 @@ class PermitTable:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def permit(self, op_id: str, decision: int, *, token: str, on_node: bool) -> Permit:
-        """One statement. `token` names the mark, so that only its owner takes it back."""
-        values = {"op_id": op_id, "decision": decision, "token": token, "on_node": on_node}
+    async def permit(
+        self, op_id: str, decision: int, *, token: str, on_node: bool, while_cancelling: bool = False
+    ) -> Permit:
+        """One statement. `token` names the mark, so that only its owner takes it back; a shared mark has no owner."""
+        values = {
+            "op_id": op_id,
+            "decision": decision,
+            "token": token,
+            "on_node": on_node,
+            "while_cancelling": while_cancelling,
+        }
         while True:
             async with self._database.autocommit() as connection:
                 row = (await connection.execute(_PERMIT, values)).mappings().one()
@@ -62,6 +72,8 @@ def _read(row: RowMapping, *, on_node: bool) -> Permit | None:
         return NotAdmitted()
     if row["state"] not in {state.value for state in OPEN}:
         return RowEnded(end=row_end(row))
+    if row["state"] == State.CANCELLING:
+        return CancelPending(by=row["cancelled_by"])
     if row["held_by"] is not None and not on_node:
         return Held(why=f"{row['hold_reason']}, by {row['held_by']}")
     return None

@@ -14,6 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from contracts.dispatch import (
         Accepted,
         Busy,
+        CancelPending,
         DispatchResult,
         Ended,
         Held,
@@ -118,8 +119,7 @@ class BackendOperation:
     async def _drive(self) -> OperationResult:
         while self._ledger.is_open:
             if self._now.row_doubted:
-                self._now.row_doubted = False
-                await self._ledger.announce()
+                await self._look_at_row()
             elif self._now.cancel is not None:
                 await self._cancelling.carry_out(self._now.cancel)
             elif (result := await self._next_result()) is not None:
@@ -129,6 +129,11 @@ class BackendOperation:
         await self._ledger.settle()
         await workflow.wait_condition(workflow.all_handlers_finished)
         return self._result()
+
+    async def _look_at_row(self) -> None:
+        """Somebody says that it has ended: a write tells, and is harmless if it has not."""
+        self._now.row_doubted = False
+        await self._ledger.announce()
 
     async def _next_result(self) -> DispatchResult | None:
         """What came of the dispatch, or of following the node; None when something else happened first."""
@@ -165,7 +170,7 @@ class BackendOperation:
             return None
         return max(self._now.dispatched_at + self._policy.deadline - workflow.now(), timedelta(0))
 
-    async def _apply(self, result: DispatchResult) -> None:  # noqa: C901 - one case per answer
+    async def _apply(self, result: DispatchResult) -> None:  # noqa: C901, PLR0912 - one case per answer
         """The table of protocol 2: what each answer means to the run."""
         self._note(result)
         match result:
@@ -183,6 +188,8 @@ class BackendOperation:
                 self._ledger.adopt(end)
             case NotAdmitted():
                 await self._write_missing_row()
+            case CancelPending(by=by):
+                self._cancelling.request(CancelRequest(op_id=self._request.op_id, by=by))
             case NodeUnreachable():
                 await self._wait_for_node()
             case NatsUnreachable():
@@ -299,12 +306,15 @@ class BackendOperation:
 
     async def _give_up(self) -> None:
         """The node never came, if the row proves that nothing was sent; otherwise it is lost with work on it."""
-        if not self._now.sent_decision:
-            if await self._ledger.end_unsent(Event.EXPIRE, reason=Reason.NODE_NEVER_CAME):
-                return
-            self._now.sent_decision = self._now.decision
-        else:
+        if self._now.sent_decision:
             self._ledger.move(Event.FAIL, reason=Reason.LOST_NODE)
+            return
+        ended = await self._ledger.end_unsent(Event.EXPIRE, reason=Reason.NODE_NEVER_CAME)
+        if ended is False:
+            self._now.sent_decision = self._now.decision
+        elif ended is None:
+            self._now.store_failures += 1
+            await self._wait_for_store()
 
     async def _wait_for_slot(self, left: timedelta | None) -> None:
         """Its batch gives the slot to others meanwhile: a node that is back waits until there is one again."""
@@ -331,9 +341,9 @@ class BackendOperation:
         self._now.node_heard = False
 
     async def _write_missing_row(self) -> None:
-        """Dispatch follows at once; if the row is missing again, PostgreSQL is given time."""
+        """Dispatch follows at once; if the row could not be written, or is missing again, PostgreSQL is given time."""
         await self._ledger.announce()
-        if self._now.store_failures > 1:
+        if self._now.store_failures > 1 or not self._ledger.is_settled:
             await self._wait_for_store()
 
     async def _wait_for_store(self) -> None:
@@ -348,13 +358,19 @@ class BackendOperation:
         return self._now.node_heard or self._is_cancelled()
 
     def _is_cancelled(self) -> bool:
-        return self._now.cancel is not None or self._now.row_doubted or self._ledger.closed_as_row
+        return self._now.cancel is not None or self._ledger.closed_as_row
 
     async def _sleep_until(self, woken: Callable[[], bool], pause: timedelta | None) -> None:
-        try:
-            await workflow.wait_condition(woken, timeout=max(pause, timedelta(0)) if pause is not None else None)
-        except TimeoutError:
-            return
+        """A doubt about the row is looked into meanwhile, and cuts no wait short."""
+        until = workflow.now() + pause if pause is not None else None
+        while not woken():
+            left = max(until - workflow.now(), timedelta(0)) if until is not None else None
+            try:
+                await workflow.wait_condition(lambda: woken() or self._now.row_doubted, timeout=left)
+            except TimeoutError:
+                return
+            if self._now.row_doubted:
+                await self._look_at_row()
 
     # the end
 

@@ -29,7 +29,7 @@ with workflow.unsafe.imports_passed_through():
         Watched,
         WatchMembers,
     )
-    from contracts.temporal import SIGNAL_TURN, Turn
+    from contracts.temporal import SIGNAL_TURN, Turn, operation_workflow_id
     from domain.operation import Reason
     from workflows.batch_failures import Failures
 
@@ -233,8 +233,13 @@ class Batch:
 
     async def _cancel_members(self, op_ids: tuple[str, ...], by: str, why: Reason, detail: str) -> None:
         """Each says which batch ended it, and why."""
-        order = CancelMembers(op_ids=op_ids, by=by, why=why, detail=f"{self._name()} {detail}")
+        runs = {op_id: self._run_of(self._open[op_id]) for op_id in op_ids if op_id in self._open}
+        order = CancelMembers(op_ids=op_ids, runs=runs, by=by, why=why, detail=f"{self._name()} {detail}")
         await self._do(names.CANCEL_MEMBERS, order)
+
+    def _run_of(self, target: Target) -> str:
+        wanted = self._batch.builds.get(target.build, self._batch.wanted)
+        return operation_workflow_id(target.node_id, wanted.family)
 
     async def _end(self) -> BatchProgress:
         """Members that failed make the run red in the Web UI."""

@@ -6,11 +6,12 @@ from datetime import timedelta
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from contracts.dispatch import CancelResult, Ended
+    import workflows.policy as options
+    from contracts.dispatch import CancelResult, Ended, RowEnded
     from contracts.messages import CancelMode, Outcome, Result
     from contracts.outcome_words import what_changed
     from contracts.temporal import CancelRequest, OperationInput, RunState
-    from domain.operation import PERMANENT, Event, Reason, State
+    from domain.operation import PERMANENT, Event, Reason, State, back_off
     from workflows.ledger import Ledger
     from workflows.node_session import NodeSession
 
@@ -27,17 +28,17 @@ class Cancelling:
         self._node = node
 
     def request(self, request: CancelRequest) -> None:
-        """The first request counts; a forced one replaces it."""
-        too_late = request.only_undispatched and self._now.sent_decision > 0
-        if not too_late and (self._now.cancel is None or request.force):
+        """The first request counts; a forced one replaces it, and any replaces one that may be dropped."""
+        too_late, pending = request.only_undispatched and self._now.sent_decision > 0, self._now.cancel
+        if not too_late and (pending is None or request.force or pending.only_undispatched):
             self._now.cancel = request
 
     async def carry_out(self, request: CancelRequest) -> None:
         """One try; the run repeats it while the operation is open."""
         if request.force:
             self._end(request)
-        elif self._now.sent_decision == 0 and await self._end_unsent(request):
-            return
+        elif self._now.sent_decision == 0:
+            await self._end_unsent(request)
         elif request.only_undispatched:
             self._now.cancel = None
         elif self._now.cancel_until is not None and workflow.now() >= self._now.cancel_until:
@@ -53,14 +54,21 @@ class Cancelling:
         self._ledger.write_behind()
         return await self._node.cancel(op_id, mode)
 
-    async def _end_unsent(self, request: CancelRequest) -> bool:
-        """True when it has ended; False when the row says that a command was sent, or cannot be asked."""
+    async def _end_unsent(self, request: CancelRequest) -> None:
+        """At once, if the row proves that nothing was sent. Without PostgreSQL nothing can be sent: wait for it."""
         event, reason = _end_of(request)
-        if await self._ledger.end_unsent(event, reason=reason, detail=request.detail, by=request.by):
-            return True
-        if not request.only_undispatched:
+        ended = await self._ledger.end_unsent(event, reason=reason, detail=request.detail, by=request.by)
+        if ended is False:
             self._now.sent_decision = self._now.decision
-        return False
+        elif ended is None and request.only_undispatched:
+            self._now.cancel = None
+        elif ended is None:
+            self._now.store_failures += 1
+            pause = back_off(self._now.store_failures, first=options.STORE_PAUSE, cap=options.STORE_PAUSE_CAP)
+            await _wait(self._is_forced, pause)
+
+    def _is_forced(self) -> bool:
+        return (self._now.cancel is not None and self._now.cancel.force) or self._ledger.closed_as_row
 
     async def _tell_node(self, request: CancelRequest) -> None:
         now = self._now
@@ -82,16 +90,23 @@ class Cancelling:
     async def _wait_to_tell(self, request: CancelRequest, *, follow: bool) -> None:
         """The node is unreachable, or a LocalAI worker that cannot be interrupted: its return or its end is awaited."""
         if follow and not self._node.is_attached:
+            if self._now.sent_decision < self._now.decision:  # between two attempts: nothing runs there
+                self._end(request)
+                return
             self._node.follow()
+        await _wait(lambda: self._node.has_answered or self._is_woken(), self._until_next_try())
+        if not self._node.has_answered:
+            return
+        match await self._node.read():
+            case Ended(outcome=outcome):
+                self._conclude(outcome, request)
+            case RowEnded(end=end):
+                self._ledger.adopt(end)
+            case _:
+                await _wait(self._is_woken, self._until_next_try())
 
-        def is_woken() -> bool:
-            now = self._now
-            forced = now.cancel is not None and now.cancel.force
-            return self._node.has_answered or forced or now.node_heard or self._ledger.closed_as_row or now.row_doubted
-
-        await _wait(is_woken, self._until_next_try())
-        if self._node.has_answered and isinstance(result := await self._node.read(), Ended):
-            self._conclude(result.outcome, request)
+    def _is_woken(self) -> bool:
+        return self._is_forced() or self._now.node_heard or self._now.row_doubted
 
     def _until_next_try(self) -> timedelta:
         left = self._now.cancel_until - workflow.now() if self._now.cancel_until else self._policy.node_poll

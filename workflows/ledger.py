@@ -17,6 +17,8 @@ with workflow.unsafe.imports_passed_through():
     from domain.operation import ENDED, OPEN, Event, Reason, advance
 
 RESET = "reset in the Temporal Web UI"
+MOST_ROWS = 50
+"""in one write: each holds the whole request, and a payload has its limit"""
 
 
 class Ledger:
@@ -89,7 +91,7 @@ class Ledger:
 
     async def announce(self) -> None:
         """Write the row as it is: there is none yet, or nobody knows what it says."""
-        if not self._unwritten:
+        if self.is_settled:
             self._unwritten.append(self._row())
         await self.write()
 
@@ -108,21 +110,22 @@ class Ledger:
         else:
             self._apply(recorded)
 
-    async def end_unsent(self, event: Event, *, reason: Reason, detail: str = "", by: str = "") -> bool:
-        """End without the node's word, if the row proves that nothing was sent. False when it does not."""
+    async def end_unsent(self, event: Event, *, reason: Reason, detail: str = "", by: str = "") -> bool | None:
+        """End without the node's word, if the row proves that nothing was sent. False: it was; None: nobody knows."""
         earlier, before = list(self._unwritten), self._now.model_copy()
         self.move(event, reason=reason, detail=detail, by=by)
         try:
             recorded = await self._record(Transitions(rows=self._take(), only_unsent=True), options.RECORD_AT_ONCE)
         except FailureError:
-            recorded = Recorded(written=False)
-        self._apply(recorded)
-        if recorded.written or recorded.end is not None:
+            recorded = None
+        if recorded is not None:
+            self._apply(recorded)
+        if self.closed_as_row or (recorded is not None and recorded.written):
             return True
         for name in ("state", "reason", "detail", "until", "seq", "cancelled_by"):
             setattr(self._now, name, getattr(before, name))
         self._unwritten = earlier
-        return False
+        return None if recorded is None else False
 
     def write_behind(self) -> None:
         """For the path of a cancel, which waits for no database."""
@@ -189,7 +192,7 @@ class Ledger:
 
     async def _write_until_done(self) -> None:
         while self._behind:
-            rows, self._behind = tuple(self._behind), []
+            rows, self._behind = tuple(self._behind[:MOST_ROWS]), self._behind[MOST_ROWS:]
             recorded: Recorded = await workflow.execute_activity(
                 names.RECORD, Transitions(rows=rows), result_type=Recorded, **options.record_until_done()
             )

@@ -103,3 +103,10 @@ async def test_tombstones_are_kept_for_thirty_days_by_an_agent_that_never_restar
     assert {path.name for path in folder.iterdir()} == {"young.json", "runs.json"}
     assert journal.get("old") is None
     assert journal.get("young") is not None
+
+
+def test_file_that_cannot_be_read_does_not_keep_the_agent_from_starting(tmp_path: Path) -> None:
+    """A sick disk: one entry gives an error of the operating system, the others are read."""
+    folder = tmp_path / "journal"
+    (folder / "broken.json").mkdir(parents=True)
+    assert DiskJournal(folder).load() == []

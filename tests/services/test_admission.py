@@ -38,6 +38,7 @@ from store.database import Database
 from store.inventory import InventoryTable
 from store.operations import OperationTable
 from tests.services.conftest import Join, now
+from tests.store.transitions import transition
 from tests.workflows.station import Station, worker_of
 
 ECHO = InstallRequest(backend="echo")
@@ -405,3 +406,36 @@ async def test_rollback_and_removal_need_no_gallery(
     assert (stored.wanted.kind, stored.wanted.family, stored.wanted.uri) == (kind, "unheard-of", "")
     with pytest.raises(InvalidRequest, match="backend name required"):
         await admission.ask(kind, node.id, InstallRequest(), actor="ada")
+
+
+# a holder that is on its way out --------------------------------------------------------------------------------
+
+
+async def test_request_during_a_cancel_does_not_join_what_is_being_cancelled(
+    admission: Admission, operations: OperationTable, join: Join
+) -> None:
+    """Joined, it would be answered 202 and end as `cancelled` by somebody else."""
+    node = await join()
+    first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
+    row, request = await operations.find(first.jobID), await operations.request(first.jobID)
+    assert row is not None
+    assert request is not None
+    await operations.record(transition(request, State.CANCELLING, run_id=row.run_id))
+    with pytest.raises(OperationConflict, match="being cancelled"):
+        await admission.ask(Kind.INSTALL, node.id, ECHO, actor="bob")
+
+
+async def test_holder_whose_row_has_ended_is_neither_joined_nor_a_conflict(
+    admission: Admission, operations: OperationTable, join: Join, client: Client
+) -> None:
+    node = await join()
+    first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
+    row, request = await operations.find(first.jobID), await operations.request(first.jobID)
+    assert row is not None
+    assert request is not None
+    await operations.record(transition(request, State.SUCCEEDED, run_id=row.run_id, ended_at=now()))
+    with pytest.raises(ServiceUnavailable, match="still closing"):
+        await admission.ask(Kind.INSTALL, node.id, ECHO, actor="bob")
+    await client.get_workflow_handle(row.workflow_id).terminate()
+    second = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="bob")
+    assert (second.jobID != first.jobID, second.joined) == (True, False)

@@ -6,7 +6,7 @@ from typing import Protocol as Interface
 
 import pytest
 
-from contracts.dispatch import Granted, Held, NotAdmitted, RowEnded
+from contracts.dispatch import CancelPending, Granted, Held, NotAdmitted, RowEnded
 from contracts.temporal import RowEnd
 from domain.operation import Reason, State
 from services.ports import Permits
@@ -31,6 +31,7 @@ class Scene(Interface):
 
     async def admit(self) -> None: ...
     async def hold(self) -> None: ...
+    async def cancel(self) -> None: ...
     async def end(self) -> None: ...
     async def sent(self) -> int: ...
 
@@ -46,6 +47,9 @@ class InMemory:
 
     async def hold(self) -> None:
         self.permits.hold = "freeze, by ada"
+
+    async def cancel(self) -> None:
+        self.permits.cancelled_by = "ada"
 
     async def end(self) -> None:
         self.permits.end = END
@@ -67,6 +71,9 @@ class OnPostgres:
 
     async def hold(self) -> None:
         await Holds(self._database).hold(reason="freeze", by="ada", now=NOON)
+
+    async def cancel(self) -> None:
+        await self._operations.record(transition(self.request, State.CANCELLING, cancelled_by="ada"))
 
     async def end(self) -> None:
         ended = transition(self.request, END.state, reason=END.reason, detail=END.detail, ended_at=NOON)
@@ -107,12 +114,24 @@ async def test_hold_stops_what_is_not_on_its_node(scene: Scene) -> None:
     assert await scene.permits.permit(scene.op_id, 1, token="a", on_node=True) == Granted()
 
 
-async def test_mark_is_taken_back_by_its_owner_alone(scene: Scene) -> None:
+@pytest.mark.parametrize("token", ["a", "b"])
+async def test_mark_that_two_have_used_is_taken_back_by_neither(scene: Scene, token: str) -> None:
+    """The command of the other one may have arrived."""
     await scene.admit()
     await scene.permits.permit(scene.op_id, 1, token="a", on_node=False)
     await scene.permits.permit(scene.op_id, 1, token="b", on_node=False)
-    await scene.permits.withdraw(scene.op_id, 1, token="b")
-    assert await scene.sent() == 1, "the first one's command may have arrived"
+    await scene.permits.withdraw(scene.op_id, 1, token=token)
+    assert await scene.sent() == 1
+
+
+async def test_nothing_is_sent_while_a_cancel_is_pending(scene: Scene) -> None:
+    """A LocalAI worker alone is sent the same again, to attach to its work."""
+    await scene.admit()
+    await scene.cancel()
+    for on_node in (False, True):
+        assert await scene.permits.permit(scene.op_id, 1, token="a", on_node=on_node) == CancelPending(by="ada")
+    attached = await scene.permits.permit(scene.op_id, 1, token="a", on_node=True, while_cancelling=True)
+    assert attached == Granted()
 
 
 async def test_withdrawn_mark_leaves_nothing_sent(scene: Scene) -> None:
