@@ -24,11 +24,11 @@ async def _start_beside_the_lock(original: Any, self: Any, request: Any, *, inte
     return await original(self, beside, intent=intent)
 
 
-async def _number_without_the_lock(original: Any, self: Any, *args: Any) -> Any:
+async def _number_without_the_lock(original: Any, self: Any, *args: Any, **values: Any) -> Any:
     """Everybody has a lock of its own."""
     inner = original.__globals__
     inner["EVENT_LOCK"] += random.randrange(1, 10**6)
-    return await original(self, *args)
+    return await original(self, *args, **values)
 
 
 async def _overwrite_with_the_first_row(_: Any, self: Any, first: Any) -> Any:
