@@ -38,6 +38,7 @@ from store.database import Database
 from store.inventory import InventoryTable
 from store.operations import OperationTable
 from tests.services.conftest import Join, now
+from tests.store.transitions import transition
 from tests.workflows.station import Station, worker_of
 
 ECHO = InstallRequest(backend="echo")
@@ -123,6 +124,26 @@ async def test_the_same_uri_with_something_else_wanted_does_not_join(
     first = await admission.ask(Kind.INSTALL, node.id, OWN, actor="ada")
     with pytest.raises(OperationConflict, match=first.jobID):
         await admission.ask(Kind.INSTALL, node.id, OWN.model_copy(update=other), actor="bob")
+
+
+async def test_holder_whose_row_has_ended_is_neither_joined_nor_a_conflict(
+    admission: Admission, client: Client, operations: OperationTable, join: Join
+) -> None:
+    """Protocol 2: the run closes in a moment; until then the answer is `ask again`."""
+    node = await join()
+    first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
+    holder, request = await operations.find(first.jobID), await operations.request(first.jobID)
+    assert holder is not None
+    assert request is not None
+    await operations.record(transition(request, State.CANCELLED, run_id=holder.run_id, ended_at=now()))
+    for asked in (ECHO, InstallRequest(backend="echo", version="1")):
+        with pytest.raises(ServiceUnavailable, match=first.jobID):
+            await admission.ask(Kind.INSTALL, node.id, asked, actor="bob")
+    assert len((await operations.listing(live=False, node=node.id)).operations) == 1
+    waiting = asyncio.create_task(admission.ask(Kind.INSTALL, node.id, ECHO, actor="bob"))
+    await client.get_workflow_handle(holder.workflow_id).terminate("it closes")
+    second = await waiting
+    assert (second.joined, second.jobID != first.jobID) == (False, True)
 
 
 class Crashing(Gate):
