@@ -187,6 +187,7 @@ ADMISSION = (
         "services.stopping:Stopping.stop",
         lambda original, self, node, body: _say_stopped_without_asking(original, node, body),
         tests=("test_stop_goes_straight_to_the_node_and_is_audited",),
+        waits=True,
     ),
     Break(
         rules("S46"),

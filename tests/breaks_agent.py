@@ -95,6 +95,7 @@ AGENT = (
         "bus.commands:hear",
         _take_one_after_another,
         tests=("test_a_slow_upgrade_blocks_no_install",),
+        waits=True,
     ),
     Break(
         rules("S39"),
@@ -124,6 +125,7 @@ AGENT = (
         "agent.operations:_outcome_of",
         _let_faults_through,
         tests=("test_an_operation_that_breaks_fails_alone",),
+        waits=True,
     ),
     Break(
         rules("H40"),
@@ -152,5 +154,6 @@ AGENT = (
         "bus.commands:hear",
         _wait_for_a_turn,
         tests=("test_a_slow_command_blocks_no_cancel",),
+        waits=True,
     ),
 )

@@ -101,5 +101,6 @@ BATCH = (
         _draw_an_id_for_each_attempt,
         tests=("test_a_worker_may_die_at_any_admission_of_a_batch",),
         limit_s=90,
+        waits=True,
     ),
 )

@@ -165,6 +165,7 @@ _RUN = (
         "services.gate:Gate._is_closing",
         lambda _, self, holder: False,
         tests=(_ENDED_ROW, "test_request_behind_a_run_that_is_closing_is_a_503_with_a_time"),
+        waits=True,
     ),
 )
 

@@ -103,6 +103,7 @@ ROWS = (
         "services.repair:Repair.once",
         _end_every_row,
         tests=("test_two_repairs_at_once_are_harmless_and_open_runs_are_left_alone",),
+        waits=True,
     ),
     Break(
         rules("S14 H31"),
@@ -160,6 +161,7 @@ ROWS = (
         "store.operations:OperationTable._write",
         _number_without_the_lock,
         tests=("test_reader_that_follows_by_number_misses_nothing_of_fifty_writers",),
+        waits=True,
     ),
     Break(
         rules("degraded"),

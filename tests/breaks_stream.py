@@ -129,6 +129,7 @@ STREAM = (
             "test_inventory_is_as_old_as_it_says",
             "test_every_answer_is_read_at_one_moment",
         ),
+        waits=True,
     ),
     Break(
         rules("stream"),

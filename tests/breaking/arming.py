@@ -49,7 +49,7 @@ class Break:
     limit_s: int = 40
     """a test that hangs has failed too"""
     waits: bool = False
-    """the broken test waits for what never comes: too slow for the sample"""
+    """the broken test waits for what never comes, or takes 10 s for another reason: too slow for the sample"""
 
     @property
     def module(self) -> str:
