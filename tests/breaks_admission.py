@@ -38,10 +38,10 @@ def _let_pending_through(original: Any, node: Any, asked: str, *, on_drained: bo
     return original(node, asked, on_drained=on_drained)
 
 
-def _ask_agent_nodes(original: Any, node: Any, family: str, having: Any, request: Any) -> Any:
+def _ask_agent_nodes(original: Any, node: Any, family: str, having: Any, **rest: Any) -> Any:
     if node.node_type is not names_of(original).NodeType.BACKEND:
         return None
-    return original(node, family, having, request)
+    return original(node, family, having, **rest)
 
 
 async def _refuse_nodes_not_heard(original: Any, self: Any, kind: Any, node: str, *args: Any, **rest: Any) -> Any:
@@ -131,7 +131,7 @@ ADMISSION = (
     Break(
         rules("S3"),
         "a request for one node goes to everybody",
-        "services.batches:BatchDesk._chosen",
+        "services.batch_planning:Planner._chosen",
         _everybody_for_one,
         tests=("test_one_target_is_one_node_and_everywhere_is_everybody",),
     ),
@@ -187,11 +187,12 @@ ADMISSION = (
         "services.stopping:Stopping.stop",
         lambda original, self, node, body: _say_stopped_without_asking(original, node, body),
         tests=("test_stop_goes_straight_to_the_node_and_is_audited",),
+        waits=True,
     ),
     Break(
         rules("S46"),
         "agent nodes are asked too",
-        "services.batches:_why_not",
+        "services.batch_planning:_why_not",
         _ask_agent_nodes,
         tests=("test_who_may_not_get_work_is_left_out_by_name",),
     ),
@@ -219,7 +220,7 @@ ADMISSION = (
     Break(
         rules("S55"),
         "an upgrade goes where it never was",
-        "services.batches:NEEDS_IT_INSTALLED",
+        "services.batch_planning:NEEDS_IT_INSTALLED",
         lambda kinds: frozenset(kind for kind in kinds if kind.name != "UPGRADE"),
         tests=("test_an_upgrade_goes_only_where_it_is_installed",),
     ),
@@ -250,7 +251,7 @@ ADMISSION = (
     Break(
         rules("S63 H41"),
         "the guard is left out",
-        "services.batches:BatchDesk._refuse_concrete",
+        "services.batch_planning:Planner._refuse_concrete",
         lambda _, self, request: None,
         tests=("test_a_build_for_some_hardware_never_goes_to_everybody",),
     ),

@@ -100,6 +100,7 @@ AGENT = (
         "bus.commands:hear",
         _take_one_after_another,
         tests=("test_a_slow_upgrade_blocks_no_install",),
+        waits=True,
     ),
     Break(
         rules("S39"),
@@ -129,6 +130,7 @@ AGENT = (
         "agent.entries:outcome_of",
         _let_faults_through,
         tests=("test_an_operation_that_breaks_fails_alone",),
+        waits=True,
     ),
     Break(
         rules("H40"),
@@ -164,5 +166,6 @@ AGENT = (
         "bus.commands:hear",
         _wait_for_a_turn,
         tests=("test_a_slow_command_blocks_no_cancel",),
+        waits=True,
     ),
 )

@@ -24,7 +24,7 @@ def _go_on_though_paused(original: Any, self: Any) -> Any:
 
 
 async def _keep_the_turn(_: Any, self: Any) -> None:
-    self.is_ours = False
+    self._now.has_slot = False
 
 
 def _draw_an_id_for_each_attempt(original: Any, batch_id: str, node_id: str) -> str:
@@ -32,6 +32,12 @@ def _draw_an_id_for_each_attempt(original: Any, batch_id: str, node_id: str) -> 
 
     attempt = activity.info().attempt
     return str(original(batch_id if attempt == 1 else f"{batch_id}-{attempt}", node_id))
+
+
+async def _draw_an_id_for_each_request(original: Any, self: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(await original(self), op_id=names_of(original).new_op_id(), is_new=True)
 
 
 BATCH = (
@@ -54,7 +60,7 @@ BATCH = (
     Break(
         rules("H27"),
         "a turn is kept by who goes away again",
-        "workflows.turns:Turns.give_back",
+        "workflows.batch_slot:BatchSlot.give_back",
         _keep_the_turn,
         tests=("test_who_goes_away_again_gives_its_turn_back",),
         waits=True,
@@ -69,7 +75,7 @@ BATCH = (
     Break(
         rules("G12"),
         "who comes back begins at once, window or not",
-        "workflows.turns:Turns.are_taken",
+        "workflows.batch_slot:BatchSlot.is_needed",
         lambda _, self: False,
         tests=("test_nodes_that_come_back_together_take_their_turns",),
         waits=True,
@@ -84,8 +90,8 @@ BATCH = (
     Break(
         rules("chaos"),
         "a repeated request is another batch",
-        "services.batches:derived_op_id",
-        lambda original, *parts: names_of(original).new_op_id(),
+        "services.idempotency:KeyedRequest.claim",
+        _draw_an_id_for_each_request,
         tests=("test_an_api_may_die_while_it_starts_a_batch",),
     ),
     Break(
@@ -95,5 +101,6 @@ BATCH = (
         _draw_an_id_for_each_attempt,
         tests=("test_a_worker_may_die_at_any_admission_of_a_batch",),
         limit_s=90,
+        waits=True,
     ),
 )

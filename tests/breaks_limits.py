@@ -8,9 +8,11 @@ from tests.breaking.arming import Break, names_of, rules
 _POLICY = ("test_every_default_of_the_policy_is_pinned", "test_settings_fill_the_policy_with_these_defaults")
 
 
-async def _do_not_repair(_: Any, self: Any) -> None:
+async def _do_not_repair(original: Any, self: Any) -> None:
+    await self._batches.once()
     await self._lifecycle.sweep()
     await self._retention.sweep()
+    await self._ticks.write(names_of(original).activity.info().workflow_run_id or "")
 
 
 def _on_the_queue_of_installs(original: Any) -> Any:
@@ -100,7 +102,11 @@ LIMITS = (
         "the monitor never repairs",
         "activities.fleet:FleetActivities._look",
         _do_not_repair,
-        tests=("test_the_watch_over_the_fleet_repairs_a_run_that_was_terminated",),
+        tests=(
+            "test_each_tick_repairs_and_is_written_when_it_is_complete",
+            "test_monitor_repairs_at_its_ticks",
+        ),
+        waits=True,
     ),
     Break(
         rules("limits"),

@@ -8,12 +8,12 @@ from tests.breaking.arming import Break, names_of, rules
 
 
 async def _give_up_at_once(_: Any, self: Any) -> None:
-    self._give_up(dispatched=self._ledger.dispatched_at is not None)
+    await self._give_up()
 
 
 async def _count_silence_as_a_failure(original: Any, self: Any) -> None:
     names = names_of(original)
-    lost = names.Outcome(op_id=self._request.op_id, result=names.Result.FAILED)
+    lost = names.Outcome(op_id=self._request.op_id, result=names.Result.FAILED, decision=self._now.decision)
     await self._back_off(names.Reason.NODE_ERROR, lost)
 
 
@@ -23,17 +23,22 @@ async def _try_for_ever(original: Any, self: Any, reason: Any, outcome: Any) -> 
 
 
 async def _cancel_the_row_alone(_: Any, self: Any, request: Any) -> None:
-    self._cancelled(request)
+    self._end(request)
 
 
 async def _forget_the_cancel(original: Any, self: Any) -> Any:
-    self._cancel = None
+    self._now.cancel = None
     return await original(self)
 
 
 async def _die_with_the_worker(original: Any, self: Any) -> Any:
-    word, nothing = await original(self), names_of(original).NodeWord
-    return word if word != nothing() else nothing(refused="the process that ran it has died")
+    result, dispatch = await original(self), names_of(original).names
+    is_lost = isinstance(result, dispatch.Silent)
+    return dispatch.Refused(why="the process that ran it has died") if is_lost else result
+
+
+async def _write_sent_or_not(original: Any, self: Any, transitions: Any, how: Any) -> Any:
+    return await original(self, transitions.model_copy(update={"only_unsent": False}), how)
 
 
 # the activities
@@ -52,15 +57,15 @@ async def _call_refusals_a_success(original: Any, self: Any, reply: Any) -> Any:
 
 
 async def _send_once(_: Any, self: Any) -> Any:
-    return await self._link.command(self._node_id, self._command, within=30)
+    return await self._sender.send(within=30)
 
 
 async def _send_before_listening(original: Any, self: Any) -> Any:
-    word = await self._send()
-    async with self._link.attach(self._node_id, self._command.op_id) as reports:
-        while word is None and self._time_left() > 0:
-            word = await self._listen(reports)
-        return word or names_of(original).NodeWord(accepted=self._is_accepted())
+    result = await self._attach()
+    async with self._link.attach(self._node_id, self._op_id) as reports:
+        while result is None and self._time_left() > 0:
+            result = await self._listen(reports)
+        return result or names_of(original).Silent(accepted=self._is_accepted())
 
 
 def _drop_progress(original: Any, self: Any, progress: Any) -> None:
@@ -69,10 +74,10 @@ def _drop_progress(original: Any, self: Any, progress: Any) -> None:
 
 
 async def _fail_without_nats(original: Any, self: Any) -> Any:
-    word = await original(self)
-    if word is None and self._link_is_down:
-        return names_of(original).NodeWord(refused="NATS does not answer")
-    return word
+    from contracts.dispatch import NatsUnreachable, Refused
+
+    result = await original(self)
+    return Refused(why="NATS does not answer") if isinstance(result, NatsUnreachable) else result
 
 
 def _blame_the_node(original: Any, self: Any, silence: Any) -> None:
@@ -87,8 +92,8 @@ _WORKFLOW = (
     Break(
         rules("S11"),
         "who waits for a node does not hear a cancel",
-        "workflows.backend_operation:BackendOperation._woken",
-        lambda _, self: self._node_heard,
+        "workflows.backend_operation:BackendOperation._is_woken",
+        lambda _, self: self._now.node_heard,
         tests=("test_what_never_reached_a_node_is_cancelled_at_once",),
         waits=True,
     ),
@@ -103,7 +108,7 @@ _WORKFLOW = (
     Break(
         rules("S38 S45 H21 H22 H26 G8"),
         "a timeout is a failed attempt",
-        "workflows.backend_operation:BackendOperation._lose_sight",
+        "workflows.backend_operation:BackendOperation._mark_unobserved",
         _count_silence_as_a_failure,
         tests=_STILL_INSTALLING,
         waits=True,
@@ -119,17 +124,18 @@ _WORKFLOW = (
     Break(
         rules("G1"),
         "a cancel changes only the row",
-        "workflows.backend_operation:BackendOperation._carry_out",
+        "workflows.cancelling:Cancelling.carry_out",
         _cancel_the_row_alone,
         tests=("test_a_running_install_is_stopped_on_its_node_first",),
         waits=True,
     ),
     Break(
         rules("G3"),
-        "a cancel that comes before anybody asked is not told to the node",
-        "workflows.on_node:OnNode.is_in_doubt",
-        lambda _, self: False,
-        tests=_NO_WORKER_LIVES,
+        "a cancel after a lost dispatch is not told to the node",
+        "workflows.ledger:Ledger._record",
+        _write_sent_or_not,
+        tests=("test_cancel.py::test_cancel_reaches_node_after_worker_crash_during_dispatch",),
+        waits=True,
     ),
     Break(
         rules("S30 G3"),
@@ -142,7 +148,7 @@ _WORKFLOW = (
     Break(
         rules("S31 G4"),
         "an operation dies with the process that runs it",
-        "workflows.on_node:OnNode.read",
+        "workflows.node_session:NodeSession.read",
         _die_with_the_worker,
         tests=("test_any_one_process_may_die_in_the_middle",),
         limit_s=90,
@@ -195,7 +201,7 @@ _ACTIVITIES = (
     Break(
         rules("H30"),
         "force is not passed on to the node",
-        "activities.node:_command",
+        "activities.sending:command_of",
         lambda original, *args, **rest: original(*args, **rest).model_copy(update={"force": False}),
         tests=("test_a_forced_reinstall_reinstalls",),
         limit_s=90,
@@ -203,7 +209,7 @@ _ACTIVITIES = (
     Break(
         rules("degraded"),
         "without NATS an operation fails",
-        "activities.following:Following._send",
+        "activities.dispatch:Dispatcher.send",
         _fail_without_nats,
         tests=("test_without_nats_operations_are_accepted_wait_with_a_reason_and_go_on",),
         limit_s=90,

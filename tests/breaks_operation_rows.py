@@ -24,11 +24,11 @@ async def _start_beside_the_lock(original: Any, self: Any, request: Any, *, inte
     return await original(self, beside, intent=intent)
 
 
-async def _number_without_the_lock(original: Any, self: Any, *args: Any) -> Any:
+async def _number_without_the_lock(original: Any, self: Any, *args: Any, **values: Any) -> Any:
     """Everybody has a lock of its own."""
     inner = original.__globals__
     inner["EVENT_LOCK"] += random.randrange(1, 10**6)
-    return await original(self, *args)
+    return await original(self, *args, **values)
 
 
 async def _overwrite_with_the_first_row(_: Any, self: Any, first: Any) -> Any:
@@ -103,6 +103,7 @@ ROWS = (
         "services.repair:Repair.once",
         _end_every_row,
         tests=("test_two_repairs_at_once_are_harmless_and_open_runs_are_left_alone",),
+        waits=True,
     ),
     Break(
         rules("S14 H31"),
@@ -160,6 +161,7 @@ ROWS = (
         "store.operations:OperationTable._write",
         _number_without_the_lock,
         tests=("test_reader_that_follows_by_number_misses_nothing_of_fifty_writers",),
+        waits=True,
     ),
     Break(
         rules("degraded"),

@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from tests.breaking.arming import Break, rules
+from tests.breaking.arming import Break, names_of, rules
 
 _FILTERED = ("test_stream_is_filtered_by_operation_node_and_batch",)
 _CHANGES_REPLICAS = "test_reader_that_changes_replicas_misses_nothing_and_gets_nothing_twice"
@@ -29,12 +29,31 @@ def _keep_every_tick(_: Any, self: Any, tick: Any, frame: bytes) -> None:
         self.news.set()
 
 
+def _read_committed(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    original(self, *args, **kwargs)
+    loose = self._engine.execution_options(isolation_level="READ COMMITTED", postgresql_readonly=True)
+    self._snapshots = names_of(original).async_sessionmaker(loose, expire_on_commit=False)
+
+
+def _put_the_keep_alive_off(original: Any, self: Any) -> Any:
+    """Asked before each wait, so whatever ends a wait sets the time anew."""
+    self._due = self._clock() + self._every_s
+    return original(self)
+
+
+def _admitted_for_ever(_: Any, access: Any, token: str, session: str | None) -> Any:
+    async def is_admitted() -> bool:
+        return True
+
+    return is_admitted
+
+
 STREAM = (
     Break(
         rules("stream"),
         "Last-Event-ID is ignored",
         "api.stream:EventHub.start_of",
-        lambda original, self, last_event_id: original(self, None),
+        lambda original, self, interest, last_event_id: original(self, interest, None),
         tests=(_CHANGES_REPLICAS, "test_stream_begins_now_unless_a_number_is_given"),
         waits=True,
     ),
@@ -98,5 +117,34 @@ STREAM = (
             "test_progress_of_a_node_rides_the_stream_without_a_number",
             "test_ticks_of_a_batch_reach_its_stream",
         ),
+    ),
+    Break(
+        rules("stream"),
+        "each query of an answer sees the database at another moment",
+        "store.database:Database.__init__",
+        _read_committed,
+        tests=(
+            "test_reader_of_the_list_hears_of_an_end_recorded_while_it_was_read",
+            "test_batch_that_ends_while_it_is_read_is_shown_before_its_end",
+            "test_inventory_is_as_old_as_it_says",
+            "test_every_answer_is_read_at_one_moment",
+        ),
+        waits=True,
+    ),
+    Break(
+        rules("stream"),
+        "whatever wakes a stream puts its keep-alive off",
+        "api.stream:Pulse.left",
+        _put_the_keep_alive_off,
+        tests=("test_events_of_other_operations_do_not_delay_the_keep_alive",),
+        waits=True,
+    ),
+    Break(
+        rules("stream"),
+        "a token that was revoked keeps its streams",
+        "api.routers.events:_still_admitted",
+        _admitted_for_ever,
+        tests=("test_revoked_token_ends_its_streams",),
+        waits=True,
     ),
 )

@@ -22,8 +22,12 @@ def proofs() -> Mapping[str, list[str]]:
 
 
 def located(name: str) -> str:
-    """Where the test of that name is, as file::test; there is one."""
-    found = _places().get(name, [])
+    """Where the test of that name is, as file::test; there is one.
+
+    If two files have a test of that name, `test_file.py::test_name` tells them apart.
+    """
+    file, _, test = name.rpartition("::")
+    found = [place for place in _places().get(test, []) if place.rpartition("::")[0].endswith(file)]
     if len(found) != 1:
         raise LookupError(f"{len(found)} tests have the name {name}: {', '.join(found)}")
     return found[0]

@@ -122,8 +122,10 @@ it again, on a copy.
 BEYOND_NUMBERS = """
 ## Promises without a number
 
-The event stream, what is degraded while a server is away, processes that are killed or stopped at any moment, limits;
-`python -m tests.breaking stream` (`degraded`, `chaos`, `limits`) breaks them again.
+The event stream; what is degraded while a server is away; processes that are killed or stopped at any moment; limits;
+dispatch and the end of an operation (`dispatch`); stores that were restored to an older copy (`restored`);
+`Idempotency-Key`; retry and repair of batches. `python -m tests.breaking stream` (`degraded`, `chaos`, `limits`,
+`dispatch`, `restored`, `idempotency`, `batches`) breaks them again.
 
 | about | proved by | seen failing with |
 |---|---|---|

@@ -29,7 +29,7 @@ def test_no_two_breaks_have_the_same_name() -> None:
 
 
 def test_most_breaks_are_cheap_enough_for_the_sample() -> None:
-    assert sum(map(is_cheap, BREAKS)) > len(BREAKS) * 0.8
+    assert sum(map(is_cheap, BREAKS)) > len(BREAKS) * 0.7
 
 
 def _anything(target: str) -> Break:
@@ -50,8 +50,22 @@ def test_break_without_a_target_is_an_error(target: str, why: str) -> None:
         check(_anything(target))
 
 
+def test_break_that_cannot_take_every_argument_is_an_error() -> None:
+    """It would fail its tests by a call that does not fit, and prove nothing."""
+    short = Break(("none",), "short", "services.repair:Repair._has_ended", lambda original, self: None, tests=())
+    with pytest.raises(Unresolvable, match="does not take the parameter 'row'"):
+        check(short)
+
+
+def test_test_whose_name_two_files_have_is_told_by_its_file() -> None:
+    name = "test_cancel_reaches_node_after_worker_crash_during_dispatch"
+    with pytest.raises(LookupError, match="2 tests have the name"):
+        located(name)
+    assert located(f"test_kill.py::{name}") == f"tests/e2e/test_kill.py::{name}"
+
+
 def test_break_that_changes_nothing_is_an_error() -> None:
-    same = Break(("none",), "nothing", "services.batches:NEEDS_IT_INSTALLED", lambda kinds: kinds, tests=())
+    same = Break(("none",), "nothing", "services.batch_planning:NEEDS_IT_INSTALLED", lambda kinds: kinds, tests=())
     with pytest.raises(Unresolvable, match="changes nothing"):
         check(same)
 

@@ -248,7 +248,7 @@ async def test_failure_of_an_earlier_decision_is_not_the_outcome_of_this_one(sce
     earlier = scene.ended(Result.FAILED, Reason.NODE_ERROR)
     scene.desk.standing = [OpReply(op_id=scene.op_id, standing=OpStanding.ENDED, outcome=earlier)]
     running = asyncio.create_task(scene.following(decision=2).until_outcome())
-    assert (await scene.desk.commands.get()).decision == 2
+    assert (await asyncio.wait_for(scene.desk.commands.get(), 30)).decision == 2
     await scene.desk.reports.outcome(earlier)
     await scene.desk.reports.outcome(scene.ended().model_copy(update={"decision": 2}))
     result = await running

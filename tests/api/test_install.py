@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from domain.operation import State
 from tests.agent import web
 from tests.agent.registry import publish
 from tests.agent.web import Web
 from tests.api.station import Api
+from tests.store.clock import NOON
+from tests.store.transitions import transition
 
 
 async def install(api: Api, node: str, headers: dict[str, str] | None = None, **body: Any) -> Any:
@@ -79,6 +82,18 @@ async def test_twenty_identical_requests_to_two_replicas_are_one_operation(api: 
     assert len({answer.json()["jobID"] for answer in answers}) == 1
     assert sorted(answer.json()["joined"] for answer in answers) == [False] + [True] * 19
     assert len((await api.http.get(f"/api/operations?node={node['id']}")).json()["operations"]) == 1
+
+
+async def test_request_behind_a_run_that_is_closing_is_a_503_with_a_time(api: Api) -> None:
+    """The operation has ended in its row; its run, which holds the lock, is still open."""
+    node = await api.approved_node()
+    first = (await install(api, node["id"], backend="echo")).json()["jobID"]
+    request = await api.parts.operations.request(first)
+    assert request is not None
+    await api.parts.operations.record(transition(request, State.CANCELLED, ended_at=NOON))
+    answer = await install(api, node["id"], backend="echo")
+    assert (answer.status_code, answer.json()["code"], answer.json()["op_id"]) == (503, "unavailable", first)
+    assert int(answer.headers["Retry-After"]) > 0
 
 
 async def test_one_backend_on_two_nodes_through_two_replicas_is_two_operations(api: Api, replica: Api) -> None:

@@ -30,6 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     if not chosen:
         sys.stdout.write("There is no such break.\n")
         return 2
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     with tempfile.TemporaryDirectory() as folder:
         verdicts = _judge(Copy(Path(folder) / "copy"), chosen, is_controlled=not options.without_control)
     sys.stdout.writelines(f"{verdict}: {each.what} ({each.target})\n" for each, verdict in verdicts.items())

@@ -20,6 +20,14 @@ NOTES = Path(__file__).parent.parent.parent / ".break-notes"
 _DEFECTS = (NameError, AttributeError, TypeError, KeyError, ImportError)
 
 
+_REST: dict[Any, Any] = {
+    inspect.Parameter.POSITIONAL_ONLY: inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD: inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.KEYWORD_ONLY: inspect.Parameter.VAR_KEYWORD,
+}
+"""what takes a parameter that a break does not name"""
+
+
 class Unresolvable(Exception):
     """The target of a break is not there."""
 
@@ -41,7 +49,7 @@ class Break:
     limit_s: int = 40
     """a test that hangs has failed too"""
     waits: bool = False
-    """the broken test waits for what never comes: too slow for the sample"""
+    """the broken test waits for what never comes, or takes 10 s for another reason: too slow for the sample"""
 
     @property
     def module(self) -> str:
@@ -111,15 +119,20 @@ def check(broken: Break) -> None:
             raise Unresolvable(f"The break {broken.what!r} changes nothing: {broken.target} is {place.value!r}.")
         return
     known = inspect.signature(place.function).parameters
-    for name in _parameters(broken.by):
+    named, takes_any = _parameters(broken.by)
+    for name in named:
         if name not in known:
             raise Unresolvable(f"The break {broken.what!r} does not fit: {broken.target} has no parameter {name!r}.")
+    for each in known.values():
+        if each.name not in named and _REST.get(each.kind, each.kind) not in takes_any:
+            raise Unresolvable(f"The break {broken.what!r} does not take the parameter {each.name!r}.")
 
 
-def _parameters(by: Callable[..., Any]) -> list[str]:
-    """The parameters that a break names; it may take the rest as *args and **kwargs."""
+def _parameters(by: Callable[..., Any]) -> tuple[list[str], set[Any]]:
+    """The parameters that a break names, and whether it takes the rest as *args and **kwargs."""
     _, *rest = inspect.signature(by).parameters.values()
-    return [each.name for each in rest if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    named = [each.name for each in rest if each.kind not in _REST.values()]
+    return named, {each.kind for each in rest} & set(_REST.values())
 
 
 def arm(namespace: dict[str, Any], broken: Break) -> None:
@@ -174,7 +187,8 @@ def _watched(broken: Break) -> Iterator[None]:
         trace = error.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
-        if trace is not None and trace.tb_frame.f_code.co_filename == broken.by.__code__.co_filename:
+        own_files = (broken.by.__code__.co_filename, _wrapped.__code__.co_filename)
+        if trace is not None and trace.tb_frame.f_code.co_filename in own_files:
             _note("defective", f"{type(error).__name__} in line {trace.tb_lineno}: {error}")
         raise
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from tests.breaking.arming import NOTES, Break
 
 ROOT = Path(__file__).parent.parent.parent
+SETUP_S = 120
+"""for fixtures, and for tests that take longer to be cleaned up than to fail"""
 _ARMED = """
 
 from tests.breaking.arming import arm as _arm
@@ -61,15 +63,27 @@ class Copy:
     def failing(self, tests: Sequence[str], *, limit_s: int) -> set[str]:
         """Those of the tests that fail, without their parameters; a fixture that breaks is no failed test."""
         options = ["-q", "-rf", "--tb=no", "-p", "no:cacheprovider", f"--timeout={limit_s}"]
-        done = self._python(["-m", "pytest", *options, "-o", "timeout_func_only=true", *tests])
+        command = ["-m", "pytest", *options, "-o", "timeout_func_only=true", *tests]
+        try:
+            done = self._python(command, within_s=limit_s * len(tests) + SETUP_S)
+        except subprocess.TimeoutExpired:
+            sys.stdout.write("    the tests never ended\n")
+            return set()
         lines = done.stdout.splitlines()
         failed = [line for line in lines if line.startswith("FAILED ")]
         sys.stdout.writelines(f"    {line}\n" for line in [*failed, lines[-1] if lines else done.stderr])
         return {line.split()[1].partition("[")[0] for line in failed}
 
-    def _python(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def _python(self, arguments: Sequence[str], *, within_s: float | None = None) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": str(self.folder)}
         command = [sys.executable, *arguments]
         return subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, check=False, text=True, errors="replace"
+            command,
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            check=False,
+            text=True,
+            errors="replace",
+            timeout=within_s,
         )

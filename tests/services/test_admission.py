@@ -126,6 +126,26 @@ async def test_the_same_uri_with_something_else_wanted_does_not_join(
         await admission.ask(Kind.INSTALL, node.id, OWN.model_copy(update=other), actor="bob")
 
 
+async def test_holder_whose_row_has_ended_is_neither_joined_nor_a_conflict(
+    admission: Admission, client: Client, operations: OperationTable, join: Join
+) -> None:
+    """Protocol 2: the run closes in a moment; until then the answer is `ask again`."""
+    node = await join()
+    first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
+    holder, request = await operations.find(first.jobID), await operations.request(first.jobID)
+    assert holder is not None
+    assert request is not None
+    await operations.record(transition(request, State.CANCELLED, run_id=holder.run_id, ended_at=now()))
+    for asked in (ECHO, InstallRequest(backend="echo", version="1")):
+        with pytest.raises(ServiceUnavailable, match=first.jobID):
+            await admission.ask(Kind.INSTALL, node.id, asked, actor="bob")
+    assert len((await operations.listing(live=False, node=node.id)).operations) == 1
+    waiting = asyncio.create_task(admission.ask(Kind.INSTALL, node.id, ECHO, actor="bob"))
+    await client.get_workflow_handle(holder.workflow_id).terminate("it closes")
+    second = await waiting
+    assert (second.joined, second.jobID != first.jobID) == (False, True)
+
+
 class Crashing(Gate):
     """The process dies before the start, or right after it: nothing is noted any more."""
 

@@ -155,6 +155,7 @@ async def watched(duties: Any, monitor: PlayedMonitor) -> None:
 
 
 async def test_each_tick_repairs_and_is_written_when_it_is_complete(monitor: PlayedMonitor) -> None:
+    """S13: what was orphaned gets an end by itself."""
     duties = Duties()
     await watched(duties, monitor)
     assert duties.repairs == len(monitor.done) > 0

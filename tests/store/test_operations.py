@@ -336,7 +336,7 @@ async def test_a_run_that_was_reset_goes_on_with_the_story(operations: Operation
 async def test_ended_row_never_moves_and_says_how_it_ended(
     operations: OperationTable, end: State, later: State
 ) -> None:
-    """Promise 2: no second end, no way back, whatever run and time the write comes from."""
+    """Promise 2, S62: no second end, no way back, whatever run and time the write comes from."""
     request = a_request()
     ended = transition(request, end, reason=Reason.REQUESTED, detail="first", ended_at=NOON)
     assert (await operations.record(ended)).written

@@ -147,13 +147,13 @@ async def test_a_cancel_sent_while_no_worker_lives_is_carried_out_by_the_next(cl
 
 
 async def test_cancel_reaches_node_after_worker_crash_during_dispatch(client: Client, queue: str) -> None:
-    """Promise 3: a worker that died may have sent the command. The row knows, so the node has the last word."""
+    """Promise 3, G3: a worker that died may have sent the command. The row knows, so the node has the last word."""
     station = Station()
     station.sent = 1
     operation = await start(client, station, queue)
     await ask_cancel(operation)
     async with worker_of(client, station, queue):
-        order = await station.cancels.get()
+        order = await asyncio.wait_for(station.cancels.get(), 30)
         assert order.op_id == operation.op_id
         station.say_to_cancel(CancelResult(unreachable=True))
         waiting = await station.reached(State.CANCELLING)
@@ -172,7 +172,7 @@ async def test_cancel_after_a_silent_dispatch_tells_the_node(begin: Begin) -> No
     await operation.station.commands.get()
     operation.station.sent = 0
     await ask_cancel(operation)
-    assert (await operation.station.cancels.get()).op_id == operation.op_id
+    assert (await asyncio.wait_for(operation.station.cancels.get(), 30)).op_id == operation.op_id
     operation.station.say_to_cancel(CancelResult(stopped=True))
     assert (await operation.result()).state is State.CANCELLED
 

@@ -1,5 +1,6 @@
 """A long life: continue-as-new hands everything over, so that a wait of seven days is seven days."""
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -20,6 +21,8 @@ from workflows.backend_operation import BackendOperation
 
 EVENTS_OF_A_RUN = 20
 """then Temporal suggests to continue as new: after about three looks for an absent node"""
+
+HANGS_S = 60
 
 DERIVED = {
     "_request": "from the input",
@@ -89,7 +92,7 @@ async def begin(client: Client, station: Station, queue: str, policy: Policy) ->
 
 async def ends_red(operation: Operation) -> ApplicationError:
     with pytest.raises(WorkflowFailureError) as raised:
-        await operation.handle.result()
+        await asyncio.wait_for(operation.handle.result(), HANGS_S)
     assert isinstance(raised.value.cause, ApplicationError)
     return raised.value.cause
 
