@@ -89,7 +89,7 @@ _ROW = (
         "a mark is taken back by whoever asks",
         "store.permits:_WITHDRAW",
         _without("sent_by = :token", "CAST(:token AS text) IS NOT NULL"),
-        tests=("test_mark_is_taken_back_by_its_owner_alone",),
+        tests=("test_mark_that_two_have_used_is_taken_back_by_neither",),
     ),
     Break(
         rules("S62 dispatch"),

@@ -443,19 +443,3 @@ async def test_request_during_a_cancel_does_not_join_what_is_being_cancelled(
     await operations.record(transition(request, State.CANCELLING, run_id=row.run_id))
     with pytest.raises(OperationConflict, match="being cancelled"):
         await admission.ask(Kind.INSTALL, node.id, ECHO, actor="bob")
-
-
-async def test_holder_whose_row_has_ended_is_neither_joined_nor_a_conflict(
-    admission: Admission, operations: OperationTable, join: Join, client: Client
-) -> None:
-    node = await join()
-    first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
-    row, request = await operations.find(first.jobID), await operations.request(first.jobID)
-    assert row is not None
-    assert request is not None
-    await operations.record(transition(request, State.SUCCEEDED, run_id=row.run_id, ended_at=now()))
-    with pytest.raises(ServiceUnavailable, match="still closing"):
-        await admission.ask(Kind.INSTALL, node.id, ECHO, actor="bob")
-    await client.get_workflow_handle(row.workflow_id).terminate()
-    second = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="bob")
-    assert (second.jobID != first.jobID, second.joined) == (True, False)
