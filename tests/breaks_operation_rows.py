@@ -31,10 +31,11 @@ async def _number_without_the_lock(original: Any, self: Any, *args: Any, **value
     return await original(self, *args, **values)
 
 
-async def _overwrite_with_the_first_row(_: Any, self: Any, first: Any) -> Any:
-    from store.clock import utc_now
-
-    return await self.record(first.model_copy(update={"at": utc_now(), "seq": 10**6}))
+async def _overwrite_with_the_first_row(original: Any, self: Any, first: Any) -> Any:
+    names = names_of(original)
+    columns = ", ".join(f"{column} = excluded.{column}" for column in names._ROW_COLUMNS if column != "op_id")
+    row = names._row(first)
+    return await self._write(names._written(f"(op_id) DO UPDATE SET {columns}"), [row], [row])
 
 
 async def _keep_the_first_list(original: Any, self: Any, **asked: Any) -> Any:
@@ -182,7 +183,10 @@ ROWS = (
         "the API's own row overwrites what is there",
         "store.operations:OperationTable.insert_queued",
         _overwrite_with_the_first_row,
-        tests=("test_a_stopped_api_that_wakes_late_changes_nothing",),
+        tests=(
+            "test_api_insert_never_overwrites_the_workflow",
+            "test_a_stopped_api_that_wakes_late_changes_nothing",
+        ),
         limit_s=90,
     ),
 )

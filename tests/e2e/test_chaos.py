@@ -174,6 +174,8 @@ async def test_a_stopped_api_that_wakes_late_changes_nothing(victim: Fleet) -> N
 async def slept_through_a_run(victim: Fleet, other: Fleet) -> int:
     """What the sleeper answered when it woke."""
     pids, name = victim.machine.pids(), unique("slept")
+    # A Temporal that was not heard for a second is asked first whether it is there, and then nothing is sent to it.
+    await victim.accepted("sim-1", **IN_MEMORY, name=unique("before"))
     os.kill(pids["temporal"], signal.SIGSTOP)
     asking = asyncio.create_task(victim.install("sim-1", **IN_MEMORY, name=name))
     try:
