@@ -192,6 +192,7 @@ async def test_cancel_of_what_a_frozen_node_may_have_received_waits_for_its_word
 ) -> None:
     """Promise 3: the command lies in the socket of the node, so `cancelled` is said only after the node has said so."""
     source.bytes_per_second = MB / 20
+    await victim.ended(await victim.accepted("agent-2", backend="echo", force=True))  # its link is up
     pid = victim.machine.pids()["agent-2"]
     os.kill(pid, signal.SIGSTOP)
     try:
