@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import httpx2
 
@@ -28,6 +29,10 @@ PLANNED = "planned"
 
 class Killed(BaseException):
     """The process is gone: nothing catches this, and the disk does nothing any more."""
+
+
+FIRST_PORT, PORT_RANGES, PORTS = 23000, 350, 20
+"""each home has ports of its own: a look whether one is free holds it for a moment"""
 
 
 class Fault(Enum):
@@ -136,7 +141,16 @@ class Life:
     """One process of an agent, without its link: it can end as a process ends."""
 
     def __init__(self, home: Path, http: httpx2.AsyncClient, disk: Disk | None = None) -> None:
-        settings = AgentSettings(home=home, name="node", disk_headroom=0, stop_grace=2, health_timeout=30)
+        first = FIRST_PORT + crc32(str(home).encode()) % PORT_RANGES * PORTS
+        settings = AgentSettings(
+            home=home,
+            name="node",
+            disk_headroom=0,
+            stop_grace=2,
+            health_timeout=30,
+            backend_first_port=first,
+            backend_last_port=first + PORTS - 1,
+        )
         home.mkdir(exist_ok=True)
         self.home = home
         self.shop = Workshop(settings, http, lambda: ("", ""), disk)
