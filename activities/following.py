@@ -93,7 +93,7 @@ class Following:
             return result or Silent(accepted=self._is_accepted())
 
     async def _attach(self) -> DispatchResult | None:
-        """The first question; a node where nobody listens is reported at once."""
+        """The first question. A node without a listener is reported as unreachable at once."""
         try:
             reply = await self._link.ask(self._node_id, self._op_id, within=ASK_ANSWER_S)
         except NodeAway:

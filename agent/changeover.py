@@ -210,7 +210,7 @@ def _without_plan(known: Entry | None) -> Entry | None:
 
 
 def _superseded(known: Entry | None) -> Entry | None:
-    """Sent again, it is told as failed; a newer decision begins it from the beginning."""
+    """A repeated command gets the failed outcome; a newer decision starts the operation from the beginning."""
     if known is None or known.standing is not Standing.INTERRUPTED:
         return _without_plan(known)
     outcome = Outcome(

@@ -171,7 +171,7 @@ class DiskJournal:
         self._entries[entry.op_id] = entry
 
     def _apply(self, op_id: str, change: Change) -> None:
-        """The disk first: whoever asks meanwhile is told what was there before."""
+        """Write the disk first; a reader sees the earlier entry until then."""
         if (entry := change(self._entries.get(op_id))) is None:
             return
         self._write(entry)

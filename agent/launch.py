@@ -92,7 +92,7 @@ class Process:
 
     @classmethod
     def started_below(cls, folder: Path) -> "list[Process]":
-        """Leaders of what `start` has begun from there, also those that nobody has written down."""
+        """Session leaders that `start` launched from that folder, including those without a record."""
         leaders = (pid for pid in psutil.pids() if _is_leader(pid))
         return [found for pid in leaders if (found := cls._if_started_below(pid, f"{folder}/")) is not None]
 

@@ -36,7 +36,7 @@ class Step(WireEnum):
     END = auto()
     """the outcome is in the journal, and the plan is closed with it"""
     CLEAN_UP = auto()
-    """what nobody names any more is deleted"""
+    """versions that no plan and no pointer names are deleted"""
     UNKNOWN = auto()
 
 
