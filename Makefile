@@ -6,10 +6,9 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-SOURCES := domain contracts runtime gallery store bus services activities workflows workers api agent stack cli
 HOME_DIR ?= .nodesmith
 
-.PHONY: breaks chaos help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean
+.PHONY: reference sbom bench-isolation attack breaks chaos kills help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,12 +25,15 @@ run: setup  ## the whole system on this machine, until Ctrl-C
 demo: setup  ## kill it and watch: the tour of the README, about a minute and a half
 	@exec $(BIN)/nodesmith demo
 
-test: setup lint types imports  ## lint, types, import contracts, all tests
+test: setup lint types imports  ## lint, types, import contracts, and all tests but the long ones (`make chaos`)
 	@tools/test
 	@$(BIN)/python -m tests.breaking --sample 6 --without-control
 
 breaks: setup  ## break the code on purpose, function by function, on a copy: each break has to turn its tests red
 	$(BIN)/python -m tests.breaking
+
+attack: setup  ## play every attack we know against a running system; prints what refused each
+	$(BIN)/python -m tests.attacks
 
 quick: setup lint types imports unit  ## what runs in under a minute: static checks and unit tests
 
@@ -52,12 +54,19 @@ format: setup  ## rewrite the sources as ruff likes them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+reference: setup  ## write the generated pages of docs/reference: command line, HTTP, settings, states, rules
+	$(BIN)/python -m tests.reference
+
+sbom: setup  ## sbom.json: a CycloneDX bill of materials of everything that requirements.lock pins
+	$(BIN)/python tools/sbom > sbom.json
+
 lock: setup  ## resolve the dependencies anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --only-binary :all: --all-extras --upgrade -q pyproject.toml -o requirements.lock
 
-bench-artifacts: setup  ## download, verify and unpack of 1 GB against curl, sha256sum and tar
+bench-artifacts: setup  ## download, verify and unpack of 1 GB, and of 20,000 paths, against curl, sha256sum and tar
 	$(BIN)/python -m benchmarks.artifacts
+	$(BIN)/python -m benchmarks.unpacking
 
 bench: setup  ## what operations cost, as ratios to a floor in the same run
 	$(BIN)/python -m benchmarks.operations
@@ -65,11 +74,17 @@ bench: setup  ## what operations cost, as ratios to a floor in the same run
 soak: setup  ## two APIs, two workers, 200 nodes, 2,000 operations, a worker killed every 10 s
 	$(BIN)/python -m benchmarks.soak
 
+kills: setup  ## ten minutes of random kill -9 of every process beside real installs; SEED and MINUTES may be set
+	$(BIN)/python -m benchmarks.random_kills --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+
 chaos: setup  ## the tests that take more than half a minute each
 	$(BIN)/pytest -m long --durations=0
 
 histories: setup  ## record the histories of new scenarios for the replay tests
 	$(BIN)/python -m tests.replay.record
+
+bench-isolation: setup  ## what the namespace around the embedded Temporal costs one operation
+	$(BIN)/python -m benchmarks.isolation
 
 bench-gallery: setup  ## what reading a gallery of 1,000 entries costs
 	$(BIN)/python -m benchmarks.gallery

@@ -1,9 +1,10 @@
-"""The first request of a decision: the node's answer to the command, and the outcome of what ends at once."""
+"""Sends the command of a decision and returns the node's answer, or the outcome if it comes at once."""
 
 import time
 
-from activities.sending import NotSent, Sender
-from contracts.dispatch import (
+from nodesmith.activities.send_command import NotSent, Sender
+from nodesmith.contracts.nats.messages import Answer, CommandReply, Outcome, Result
+from nodesmith.contracts.temporal.dispatch import (
     Accepted,
     Busy,
     DispatchResult,
@@ -11,35 +12,36 @@ from contracts.dispatch import (
     Ended,
     NatsUnreachable,
     NodeUnreachable,
+    OrderNotValid,
     Refused,
     Silent,
 )
-from contracts.messages import Answer, CommandReply, Outcome, Result
-from domain.errors import LinkDown, NoAnswer, NodeAway
-from services.ports import NodeLink, Reports
+from nodesmith.domain.errors import LinkDown, NoAnswer, NodeAway
+from nodesmith.domain.operation import Reason
+from nodesmith.services.ports import NodeLink, Reports
 
-AT_ONCE_S = 0.5
-"""The run can receive no signal while it waits here: time for what is quick, and no more."""
-AT_ONCE_OF_MEMBERS_S = 1.5
-"""Members of batches begin by the hundred, and each one that ends with its dispatch is half the work for all."""
+OUTCOME_WAIT_S = 0.5
+"""How long to wait for the outcome; short, because the workflow handles no signal meanwhile."""
+MEMBER_OUTCOME_WAIT_S = 1.5
+"""The same for batch members: an operation that ends with its dispatch costs half the work of one with a follower."""
 
-SHORTEST_WAIT_S = 0.25
-"""for the answer to the command, also when the permit took its time"""
+MIN_ANSWER_WAIT_S = 0.25
+"""minimum wait for the answer to the command, even after a slow permit"""
 
 
 class Dispatcher:
-    """Sends the command and waits a moment for its outcome; a follower goes on from there with the same decision."""
+    """Sends the command and waits briefly for its outcome; a follower continues with the same decision."""
 
     def __init__(self, link: NodeLink, sender: Sender, task: DispatchTask) -> None:
         self._link = link
         self._sender = sender
         self._task = task
-        self._until = time.monotonic() + (AT_ONCE_OF_MEMBERS_S if task.request.batch_id else AT_ONCE_S)
+        self._deadline = time.monotonic() + (MEMBER_OUTCOME_WAIT_S if task.request.batch_id else OUTCOME_WAIT_S)
 
     async def send(self) -> DispatchResult:
         async with self._link.attach(self._task.request.node_id, self._task.request.op_id) as reports:
             try:
-                reply = await self._sender.send(within=max(self._left(), SHORTEST_WAIT_S))
+                reply = await self._sender.send(within=max(self._time_left(), MIN_ANSWER_WAIT_S))
             except NotSent as refused:
                 return refused.why
             except NodeAway:
@@ -49,22 +51,22 @@ class Dispatcher:
             except NoAnswer:
                 return Silent()
             result = read_answer(reply)
-            return await self._outcome(reports) or result if isinstance(result, Accepted) else result
+            return await self._wait_for_outcome(reports) or result if isinstance(result, Accepted) else result
 
-    async def _outcome(self, reports: Reports) -> Ended | None:
-        """None when the work goes on, or was interrupted and is to be sent again."""
-        while (left := self._left()) > 0:
+    async def _wait_for_outcome(self, reports: Reports) -> Ended | None:
+        """Return the outcome; None when the work goes on, or was interrupted and must be sent again."""
+        while (left := self._time_left()) > 0:
             report = await reports.next(left)
             if isinstance(report, Outcome) and is_of_decision(report, self._task.decision):
                 return Ended(outcome=report) if report.result is not Result.INTERRUPTED else None
         return None
 
-    def _left(self) -> float:
-        return self._until - time.monotonic()
+    def _time_left(self) -> float:
+        return self._deadline - time.monotonic()
 
 
-def read_answer(reply: CommandReply) -> Accepted | Ended | Busy | Refused:
-    """What a protocol-2 node's reply to a command means."""
+def read_answer(reply: CommandReply) -> Accepted | Ended | Busy | Refused | OrderNotValid:
+    """Translate a protocol-2 node's reply to a command."""
     match reply.answer:
         case Answer.ACCEPTED | Answer.ATTACHED:
             return Accepted()
@@ -72,10 +74,12 @@ def read_answer(reply: CommandReply) -> Accepted | Ended | Busy | Refused:
             return Ended(outcome=reply.outcome)
         case Answer.BUSY:
             return Busy(op_id=reply.busy_op_id)
+        case Answer.REFUSED if reply.reason is Reason.ORDER:
+            return OrderNotValid(why=reply.error)
         case _:
             return Refused(why=reply.error or f"the node answered {reply.answer}")
 
 
 def is_of_decision(outcome: Outcome, decision: int) -> bool:
-    """A failure of an earlier decision says nothing about this one; other ends are final for the operation."""
+    """Whether the outcome applies: a failure counts only for its own decision, other ends are final for all."""
     return outcome.result is not Result.FAILED or outcome.decision >= decision

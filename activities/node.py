@@ -1,4 +1,4 @@
-"""What is done on a node: run an operation there, or stop it."""
+"""Activities on a node: dispatch, follow and cancel an operation."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,61 +9,65 @@ from functools import partial
 import structlog
 from temporalio import activity
 
-from activities.dispatch import Dispatcher
-from activities.following import Following, Pace
-from activities.localai import LocalaiWorker
-from activities.sending import Sender
-from contracts import dispatch as names
-from contracts.dispatch import CancelOrder, CancelResult, Dispatched, DispatchTask
-from contracts.messages import CancelAnswer, CancelCommand
-from domain.errors import NoAnswer, NodeAway
-from domain.node import Protocol
-from services.ports import NodeLink, OperationRuns, Permits
+from nodesmith.activities.dispatch import Dispatcher
+from nodesmith.activities.follow_operation import OperationFollower, Stagger
+from nodesmith.activities.localai import LocalaiWorker
+from nodesmith.activities.send_command import Sender
+from nodesmith.contracts.nats.messages import CancelAnswer, CancelCommand
+from nodesmith.contracts.temporal import dispatch as names
+from nodesmith.contracts.temporal.dispatch import CancelOrder, CancelResult, Dispatched, DispatchTask
+from nodesmith.domain.errors import NoAnswer, NodeAway
+from nodesmith.domain.node import Protocol
+from nodesmith.services.ports import NodeLink, OperationRuns, Permits
 
 log = structlog.get_logger()
 
-CANCEL_ANSWER_S = 10.0
+CANCEL_TIMEOUT_S = 10.0
 
 
 class NodeActivities:
-    """One method, one idempotent effect on one node."""
+    """Each method has one idempotent effect on one node."""
 
     def __init__(self, link: NodeLink, runs: OperationRuns, permits: Permits) -> None:
         self._link = link
         self._runs = runs
         self._permits = permits
-        self._pace = Pace()
+        self._stagger = Stagger()
 
     @activity.defn(name=names.DISPATCH)
     async def dispatch(self, task: DispatchTask) -> Dispatched:
-        """Send the command; return the answer, and the outcome of what ends at once."""
+        """Send the command; return the answer, or the outcome if it comes at once."""
         return Dispatched(result=await Dispatcher(self._link, self._sender(task), task).send())
 
     @activity.defn(name=names.RUN_ON_NODE)
     async def run_on_node(self, task: DispatchTask) -> Dispatched:
-        """Follow the node until it reports the end, or the request timeout passes; send what it does not know."""
+        """Follow the node until it reports the outcome or the request timeout passes; send the command if needed."""
         workflow_id = activity.info().workflow_id or ""
-        follow = LocalaiWorker if task.request.protocol is Protocol.LOCALAI else partial(Following, pace=self._pace)
-        following = follow(
+        create_follower = (
+            LocalaiWorker
+            if task.request.protocol is Protocol.LOCALAI
+            else partial(OperationFollower, stagger=self._stagger)
+        )
+        follower = create_follower(
             link=self._link,
             sender=self._sender(task),
             task=task,
-            tell_phase=lambda phase: self._runs.report_phase(workflow_id, task.request.op_id, phase),
+            report_phase=lambda phase: self._runs.report_phase(workflow_id, task.request.op_id, phase),
         )
-        async with _heartbeating(following, every=task.policy.heartbeat_timeout / 4):
-            return Dispatched(result=await following.until_outcome())
+        async with _heartbeating(follower, every=task.policy.heartbeat_timeout / 4):
+            return Dispatched(result=await follower.until_outcome())
 
     def _sender(self, task: DispatchTask) -> Sender:
         return Sender(self._link, self._permits, task)
 
     @activity.defn(name=names.CANCEL_ON_NODE)
     async def cancel_on_node(self, order: CancelOrder) -> CancelResult:
-        """Tell the node to stop; what it acknowledges is final."""
+        """Tell the node to stop; its acknowledgement is final."""
         if order.protocol is Protocol.LOCALAI:
             return CancelResult(not_interruptible=True)
         command = CancelCommand(op_id=order.op_id, family=order.family, mode=order.mode)
         try:
-            reply = await self._link.cancel(order.node_id, command, within=CANCEL_ANSWER_S)
+            reply = await self._link.cancel(order.node_id, command, within=CANCEL_TIMEOUT_S)
         except (NodeAway, NoAnswer):
             return CancelResult(unreachable=True)
         if reply.answer is CancelAnswer.STOPPED:
@@ -72,13 +76,13 @@ class NodeActivities:
 
 
 @asynccontextmanager
-async def _heartbeating(following: Following | LocalaiWorker, *, every: timedelta) -> AsyncIterator[None]:
-    """An activity that does not heartbeat never learns that it was cancelled."""
+async def _heartbeating(follower: OperationFollower | LocalaiWorker, *, every: timedelta) -> AsyncIterator[None]:
+    """Heartbeat in the background: without heartbeats an activity is never told of its cancellation."""
 
     async def beat() -> None:
         while True:
             await asyncio.sleep(every.total_seconds())
-            activity.heartbeat(following.last_progress)
+            activity.heartbeat(follower.last_progress)
 
     beating = asyncio.create_task(beat())
     try:

@@ -1,4 +1,4 @@
-"""What this machine can compute with: seen once, then judged by pure rules, so that any machine can be replayed."""
+"""Detects GPUs and memory; the rules that rate a reading are pure, so that tests can replay any machine."""
 
 import ctypes
 import os
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import psutil
 
-from contracts.messages import Resources
+from nodesmith.contracts.nats.messages import Resources
 
 _GIB = 1024**3
-_TOO_LITTLE_VRAM = 4 * _GIB
+_INSUFFICIENT_VRAM = 4 * _GIB
 _VENDORS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 _ORDER = ("nvidia", "amd", "intel")
 _FORCED = "LOCALAI_FORCE_META_BACKEND_CAPABILITY"
@@ -22,7 +22,7 @@ _DEFAULT_RUN_FILE = "/run/localai/capability"
 
 @dataclass(frozen=True)
 class Gpu:
-    """One device; memory in bytes, 0 when it has none of its own."""
+    """One device; memory in bytes, 0 when the device has no dedicated memory."""
 
     vendor: str
     total: int = 0
@@ -32,8 +32,8 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Sight:
-    """Everything that the rules look at: what a probe records, and what a test replays."""
+class HardwareReading:
+    """Everything the rules need: recorded by a probe, replayed by tests."""
 
     system: str
     machine: str
@@ -44,84 +44,84 @@ class Sight:
     available_ram: int = 0
     is_tegra: bool = False
     forced: str = ""
-    """by the environment, else by the run file"""
+    """capability set by the environment, else by the run file"""
 
 
-def capability(sight: Sight) -> str:
-    """LocalAI's word for what runs here, in LocalAI's order of looking."""
-    if sight.forced:
-        return sight.forced
-    if sight.system == "darwin":
-        return "metal" if sight.machine == "arm64" else "darwin-x86"
-    vendor = gpu_vendor(sight)
-    if sight.machine in ("aarch64", "arm64") and vendor == "nvidia":
-        return _with_cuda("nvidia-l4t", sight)
-    if not vendor or total_vram(sight) <= _TOO_LITTLE_VRAM:
+def capability(reading: HardwareReading) -> str:
+    """Return LocalAI's capability name for this machine, checked in LocalAI's order."""
+    if reading.forced:
+        return reading.forced
+    if reading.system == "darwin":
+        return "metal" if reading.machine == "arm64" else "darwin-x86"
+    vendor = gpu_vendor(reading)
+    if reading.machine in ("aarch64", "arm64") and vendor == "nvidia":
+        return _with_cuda("nvidia-l4t", reading)
+    if not vendor or total_vram(reading) <= _INSUFFICIENT_VRAM:
         return "default"
-    return _with_cuda("nvidia", sight) if vendor == "nvidia" else vendor
+    return _with_cuda("nvidia", reading) if vendor == "nvidia" else vendor
 
 
-def gpu_vendor(sight: Sight) -> str:
-    """The one that counts, when there are several."""
-    there = {gpu.vendor for gpu in sight.gpus}
-    return next((vendor for vendor in _ORDER if vendor in there), "")
+def gpu_vendor(reading: HardwareReading) -> str:
+    """Return the vendor that decides the capability when the machine has several."""
+    found = {gpu.vendor for gpu in reading.gpus}
+    return next((vendor for vendor in _ORDER if vendor in found), "")
 
 
-def is_unified(sight: Sight) -> bool:
+def is_unified(reading: HardwareReading) -> bool:
     """CPU and GPU share one memory: Jetson and Apple silicon."""
-    return sight.is_tegra or (sight.system == "darwin" and sight.machine == "arm64")
+    return reading.is_tegra or (reading.system == "darwin" and reading.machine == "arm64")
 
 
-def total_vram(sight: Sight) -> int:
-    if is_unified(sight):
-        return sight.total_ram
-    return sum(gpu.total for gpu in _counted(sight))
+def total_vram(reading: HardwareReading) -> int:
+    if is_unified(reading):
+        return reading.total_ram
+    return sum(gpu.total for gpu in _relevant_gpus(reading))
 
 
-def available_vram(sight: Sight) -> int:
-    if is_unified(sight):
-        return sight.available_ram
-    return sum(gpu.free for gpu in _counted(sight))
+def available_vram(reading: HardwareReading) -> int:
+    if is_unified(reading):
+        return reading.available_ram
+    return sum(gpu.free for gpu in _relevant_gpus(reading))
 
 
-def resources_of(sight: Sight) -> Resources:
-    """0 is none; a machine that lost its GPU says so."""
-    computes = [gpu.compute for gpu in _counted(sight) if gpu.compute]
+def resources_of(reading: HardwareReading) -> Resources:
+    """Build the resources message; 0 means none, so a machine that lost its GPU reports 0."""
+    computes = [gpu.compute for gpu in _relevant_gpus(reading) if gpu.compute]
     return Resources(
-        total_vram=total_vram(sight),
-        available_vram=available_vram(sight),
-        total_ram=sight.total_ram,
-        available_ram=sight.available_ram,
-        gpu_vendor="apple" if sight.system == "darwin" and is_unified(sight) else gpu_vendor(sight),
+        total_vram=total_vram(reading),
+        available_vram=available_vram(reading),
+        total_ram=reading.total_ram,
+        available_ram=reading.available_ram,
+        gpu_vendor="apple" if reading.system == "darwin" and is_unified(reading) else gpu_vendor(reading),
         gpu_compute_capability=min(computes, default="", key=_version),
-        capability=capability(sight),
+        capability=capability(reading),
     )
 
 
-def _counted(sight: Sight) -> list[Gpu]:
-    vendor = gpu_vendor(sight)
-    return [gpu for gpu in sight.gpus if gpu.vendor == vendor]
+def _relevant_gpus(reading: HardwareReading) -> list[Gpu]:
+    vendor = gpu_vendor(reading)
+    return [gpu for gpu in reading.gpus if gpu.vendor == vendor]
 
 
-def _with_cuda(word: str, sight: Sight) -> str:
-    newest = next((major for major in (13, 12) if major in sight.cuda), None)
-    return f"{word}-cuda-{newest}" if newest else word
+def _with_cuda(name: str, reading: HardwareReading) -> str:
+    newest = next((major for major in (13, 12) if major in reading.cuda), None)
+    return f"{name}-cuda-{newest}" if newest else name
 
 
 def _version(words: str) -> tuple[int, ...]:
     return tuple(int(part) for part in words.split(".") if part.isdigit())
 
 
-# looking ------------------------------------------------------------------------------------------------------
+# probing ------------------------------------------------------------------------------------------------------
 
 
-def look(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Sight:
-    """This machine, now: NVML where there is NVIDIA's driver, else sysfs; `root` may be a recorded tree."""
+def read_hardware(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> HardwareReading:
+    """Probe this machine: NVML if NVIDIA's driver is installed, else sysfs; `root` may be a recorded tree."""
     memory = psutil.virtual_memory()
     gpus = _nvml() if root == Path("/") else []
     listed = _drm(root / "sys/class/drm")
     seen = {gpu.vendor for gpu in gpus}
-    return Sight(
+    return HardwareReading(
         system=platform.system().lower(),
         machine=platform.machine().lower(),
         gpus=(*gpus, *(gpu for gpu in listed if gpu.vendor not in seen)),
@@ -129,13 +129,13 @@ def look(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) ->
         total_ram=memory.total,
         available_ram=memory.available,
         is_tegra=(root / "etc/nv_tegra_release").exists(),
-        forced=_forced(root, environment),
+        forced=_forced_capability(root, environment),
     )
 
 
-def _forced(root: Path, environment: Mapping[str, str]) -> str:
-    if word := environment.get(_FORCED, "").strip():
-        return word
+def _forced_capability(root: Path, environment: Mapping[str, str]) -> str:
+    if forced := environment.get(_FORCED, "").strip():
+        return forced
     file = root / environment.get(_RUN_FILE, _DEFAULT_RUN_FILE).lstrip("/")
     try:
         return file.read_text().strip()
@@ -144,26 +144,26 @@ def _forced(root: Path, environment: Mapping[str, str]) -> str:
 
 
 def _drm(folder: Path) -> list[Gpu]:
-    """Cards as the kernel lists them; AMD's and newer Intel drivers tell their memory."""
+    """List the cards known to the kernel; AMD's and newer Intel drivers report their memory."""
     found = []
     for card in sorted(folder.glob("card[0-9]*/device")):
-        vendor = _VENDORS.get(_word(card / "vendor"), "")
+        vendor = _VENDORS.get(_read_text(card / "vendor"), "")
         if vendor:
-            total, used = _number(card / "mem_info_vram_total"), _number(card / "mem_info_vram_used")
+            total, used = _read_number(card / "mem_info_vram_total"), _read_number(card / "mem_info_vram_used")
             found.append(Gpu(vendor, total=total, free=max(total - used, 0)))
     return found
 
 
-def _word(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return file.read_text().strip()
     except OSError:
         return ""
 
 
-def _number(file: Path) -> int:
-    word = _word(file)
-    return int(word) if word.isdigit() else 0
+def _read_number(file: Path) -> int:
+    text = _read_text(file)
+    return int(text) if text.isdigit() else 0
 
 
 class _Memory(ctypes.Structure):
@@ -171,7 +171,7 @@ class _Memory(ctypes.Structure):
 
 
 def _nvml() -> list[Gpu]:
-    """NVIDIA's own library, if the driver has brought it; nothing else is needed."""
+    """Query NVIDIA's management library, if the driver installed it."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

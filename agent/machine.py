@@ -1,4 +1,4 @@
-"""What this machine is and has."""
+"""Identifies this machine and measures its resources."""
 
 import hashlib
 import uuid
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import psutil
 
-from agent.durable import write_durably
-from agent.hardware import look, resources_of
-from contracts.messages import Resources
+from nodesmith.agent.disk.durable_files import write_durably
+from nodesmith.agent.hardware import read_hardware, resources_of
+from nodesmith.contracts.nats.messages import Resources
 
 _SYSTEM_ID = Path("/etc/machine-id")
 
 
 def machine_id(home: Path, system_id: Path = _SYSTEM_ID) -> str:
-    """The same for the life of a machine; the system's own id is confidential, so only its digest is told."""
+    """Return a stable id of this machine; systemd's machine id is confidential, so only its digest is used."""
     try:
         own = system_id.read_text().strip()
     except OSError:
@@ -23,7 +23,7 @@ def machine_id(home: Path, system_id: Path = _SYSTEM_ID) -> str:
 
 
 def _generated_id(home: Path) -> str:
-    """Containers often have no machine id: keep one in the home."""
+    """Return an id stored in the home, because containers often have no machine id."""
     file = home / "machine-id"
     if not file.exists():
         write_durably(file, uuid.uuid4().hex.encode())
@@ -31,6 +31,6 @@ def _generated_id(home: Path) -> str:
 
 
 def resources(home: Path) -> Resources:
-    """What the machine has now, with the disk on which backends lie."""
+    """Measure the machine's resources, including the disk that holds the backends."""
     disk = psutil.disk_usage(str(home))
-    return resources_of(look()).model_copy(update={"total_disk": disk.total, "available_disk": disk.free})
+    return resources_of(read_hardware()).model_copy(update={"total_disk": disk.total, "available_disk": disk.free})

@@ -1,16 +1,16 @@
-"""The agent's process: `python -m agent.main`."""
+"""The agent's process: `python -m nodesmith.agent.main`."""
 
 import asyncio
 from typing import NoReturn
 
 import structlog
 
-from agent.join import joined_settings
-from agent.node import Agent
-from agent.settings import AgentSettings
-from runtime import logs, process
-from runtime.proxies import api_client
-from runtime.trust import trusting
+from nodesmith.agent.link.join import joined_settings
+from nodesmith.agent.node import Agent
+from nodesmith.agent.settings import AgentSettings
+from nodesmith.runtime import logs, process_exit
+from nodesmith.runtime.proxies import api_client
+from nodesmith.runtime.tls_trust import trusting
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -18,7 +18,7 @@ log = structlog.stdlib.get_logger(__name__)
 def main() -> NoReturn:
     settings = joined_settings()
     logs.configure(settings.log_level)
-    process.run(lambda stop: run(settings, stop))
+    process_exit.run(lambda stop: run(settings, stop))
 
 
 async def run(settings: AgentSettings, stop: asyncio.Event) -> int:

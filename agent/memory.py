@@ -1,4 +1,4 @@
-"""Memory that the agent needed for an operation goes back to the machine: backends have better use for it."""
+"""Returns memory that an operation used to the system, so that backends can use it."""
 
 import ctypes
 import functools
@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 @functools.cache
 def _trim() -> Callable[[int], int] | None:
-    """Only the C library of most Linux systems has it; the others do without."""
+    """Return glibc's `malloc_trim`, or None where the C library does not have it."""
     try:
         return ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError, TypeError):
         return None
 
 
-def give_back() -> None:
+def release_memory() -> None:
     if (trim := _trim()) is not None:
         trim(0)

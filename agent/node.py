@@ -1,41 +1,46 @@
-"""The agent: registered, linked, beating, and at work when asked."""
+"""The agent process: registers, connects to NATS, sends heartbeats and serves commands."""
 
 import asyncio
 import random
 import uuid
+from collections.abc import Awaitable
+from datetime import UTC, datetime
 from importlib import metadata
 
 import httpx2
 import structlog
 
-from agent.desk import Desk
-from agent.identity import Identity, IdentityFile
-from agent.machine import machine_id, resources
-from agent.operations import Operations
-from agent.racing import first_of, unless
-from agent.registration import Registrar, Removed
-from agent.retirement import SENTENCES, Retired, Retirement
-from agent.settings import AgentSettings
-from agent.workshop import Workshop
-from bus.commands import serve
-from bus.connection import Bus, node_bus
-from bus.heartbeats import hear_others, keep_beating
-from bus.models import serve_models
-from bus.presence import answer_for
-from bus.reports import NodeReports
-from contracts.messages import Heartbeat, Outcome, StopOrder, StopWhy
-from contracts.node_http import RegisterRequest
-from domain.node import Protocol
-from runtime.trust import trusting
+from nodesmith.agent.assembly import AgentAssembly
+from nodesmith.agent.first_ended import run_unless, run_until_first
+from nodesmith.agent.link.handlers import AgentHandlers, SignedModelHandlers
+from nodesmith.agent.link.identity import Identity, IdentityFile
+from nodesmith.agent.link.registration import Registrar, Removed
+from nodesmith.agent.link.retirement import Retired, Retirement
+from nodesmith.agent.link.trust import PinFile, PinnedTrust
+from nodesmith.agent.link.trust_watch import TrustWatch
+from nodesmith.agent.machine import machine_id, resources
+from nodesmith.agent.operations.commands import NodeOperations
+from nodesmith.agent.operations.order_checks import OrderVerifier
+from nodesmith.agent.settings import AgentSettings
+from nodesmith.bus.commands import serve
+from nodesmith.bus.connection import Bus, node_bus
+from nodesmith.bus.heartbeats import send_heartbeats, watch_for_duplicates
+from nodesmith.bus.presence import answer_presence, subscribe_trust_list
+from nodesmith.bus.reports import NodeReports
+from nodesmith.bus.running_models import serve_models
+from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.nats.messages import Heartbeat, Outcome, StopOrder
+from nodesmith.domain.node import Protocol
+from nodesmith.runtime.tls_trust import trusting
 
 log = structlog.stdlib.get_logger(__name__)
 
-LISTENS = (1.2, 2.2)
-"""heartbeats of another process that would be heard before this one begins without the control plane's word"""
+LISTEN_HEARTBEATS = (1.2, 2.2)
+"""range of heartbeat intervals to listen for another process before starting without the control plane"""
 
 
 class Agent:
-    """One node. Everything that lasts lies in its home."""
+    """One node; all persistent state is in its home folder."""
 
     def __init__(self, settings: AgentSettings, http: httpx2.AsyncClient) -> None:
         settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -43,167 +48,185 @@ class Agent:
         self._boot_id = uuid.uuid4().hex
         self._machine_id = machine_id(settings.home)
         self._retirement = Retirement(settings.home)
+        self._trust = PinnedTrust(http, PinFile(settings.home), expected=settings.expected_trust())
+        self._watch = TrustWatch(self._trust, every_s=settings.trust_interval.total_seconds())
+        self._assembly = AgentAssembly(settings, http, self._credentials)
         self._registrar = Registrar(
-            http, IdentityFile(settings.home), token=settings.registration_token(), request=self._registration
+            http,
+            IdentityFile(settings.home),
+            token=settings.registration_token(),
+            request=self._registration,
+            trust=self._trust,
+            raise_floors=self._assembly.journal.raise_floors,
         )
-        self._workshop = Workshop(settings, http, self._who)
         self._beats = 0
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`. A node that was removed stays, idle, so that nothing starts it again for nothing."""
-        interrupted = await self._workshop.take_stock()
+        """Run until `stop`. A removed node stays up idle, so that no service manager restarts it in a loop."""
+        interrupted = await self._assembly.recover()
+        self._trust.note_iat(self._assembly.journal.newest_of_all())
         try:
             if (retired := self._retirement.load()) is None:
-                retired = await self._take_part(interrupted, stop)
+                retired = await self._run_registered(interrupted, stop)
             if retired is not None:
-                self._retirement.tell(retired)
+                self._retirement.log_status(retired)
                 await stop.wait()
         finally:
-            await self._workshop.close()
+            await self._assembly.close()
 
-    async def _take_part(self, interrupted: list[Outcome], stop: asyncio.Event) -> Retired | None:
-        """Registered and linked, again and again, until `stop` or until we were removed."""
-        admission = self._registrar.admitted
+    async def _run_registered(self, interrupted: list[Outcome], stop: asyncio.Event) -> Retired | None:
+        """Register and serve, repeatedly, until `stop` or until an admin removed this node."""
+        admission = self._registrar.admit
         while not stop.is_set():
             try:
-                admitted = await unless(stop, admission())
+                admitted = await run_unless(stop, admission())
                 if admitted is None:
                     break
-                why = await self._serve_as(admitted[0], interrupted, stop, is_fresh=admitted[1])
-            except Removed as word:
-                log.warning("registration.removed", error=str(word))
-                why = StopWhy.REMOVED
-            if why in SENTENCES:
+                await self._serve_as(admitted[0], interrupted, stop, is_fresh=admitted[1])
+            except Removed as removed:
+                log.warning("registration.removed", error=str(removed))
+                await self._assembly.stop_backends()
                 self._registrar.forget()
-                return self._retirement.begin(why)
-            interrupted, admission = [], self._ask_anew
-        await self._registrar.leave(self._boot_id)
+                return self._retirement.record(removed.why)
+            interrupted, admission = [], self._register_again
+        await self._registrar.deregister(self._boot_id)
         return None
 
-    async def _ask_anew(self) -> tuple[Identity, bool]:
-        """After an order to stop, what is kept is not enough: the control plane has to say yes."""
-        return await self._registrar.ask_until_admitted(), True
+    async def _register_again(self) -> tuple[Identity, bool]:
+        """Wait for the control plane: the stored identity alone is no longer sufficient."""
+        return await self._registrar.register_until_admitted(), True
 
     async def _serve_as(
         self, identity: Identity, interrupted: list[Outcome], stop: asyncio.Event, *, is_fresh: bool
-    ) -> StopWhy:
-        """Linked as this node until `stop`, an order that is meant for us, or until we are another one."""
-        orders: asyncio.Queue[StopOrder] = asyncio.Queue()
+    ) -> None:
+        """Serve as this node until `stop`, or until the control plane no longer accepts this identity."""
+        stop_orders: asyncio.Queue[StopOrder] = asyncio.Queue()
+        rival = asyncio.Event()
         bus = node_bus(
             identity.nats_url, identity.node_id, self._registrar.nats_credential, tls=trusting(self._settings.ca_file)
         )
-        operations = Operations(
-            self._workshop.journal,
-            self._workshop.installer,
+        operations = NodeOperations(
+            self._assembly.journal,
+            self._assembly.installer,
             NodeReports(bus, identity.node_id),
             progress_every=self._settings.progress_interval.total_seconds(),
             journal_every=self._settings.journal_interval.total_seconds(),
         )
-        models = self._workshop.models
+        models = self._assembly.models
         try:
-            if not is_fresh and not await unless(stop, self._may_begin(bus, identity, orders)):
-                return StopWhy.IDENTITY_IN_USE
-            await serve(bus, identity.node_id, Desk(operations, self._workshop.installer, models, orders.put_nowait))
-            await serve_models(bus, identity.node_id, models)
-            await answer_for(bus, identity.node_id, self._boot_id)
+            if not is_fresh and not await run_unless(stop, self._may_begin(bus, identity, rival)):
+                return
+            installer = self._assembly.installer
+            checks = OrderVerifier(identity.node_id, self._trust, operations, installer.current_digest)
+            await serve(
+                bus, identity.node_id, AgentHandlers(checks, operations, installer, models, stop_orders.put_nowait)
+            )
+            await serve_models(bus, identity.node_id, SignedModelHandlers(models, checks))
+            await answer_presence(bus, identity.node_id, self._boot_id)
+            await subscribe_trust_list(bus, identity.node_id, self._watch.notify)
             if is_fresh:
                 bus.start()
             for outcome in interrupted:
-                operations.say(outcome)
-            return await self._attend(bus, identity, operations, orders, stop, is_fresh=is_fresh)
+                operations.report(outcome)
+            replaced = run_until_first(rival.wait(), self._check_stop_orders(identity, stop_orders))
+            await self._run_loops(bus, identity, operations, replaced, stop, is_fresh=is_fresh)
         finally:
             await operations.close()
             await bus.close()
 
-    async def _may_begin(self, bus: Bus, identity: Identity, orders: "asyncio.Queue[StopOrder]") -> bool:
-        """The control plane is away and cannot say who is the node: whoever beats as it was there first.
+    async def _may_begin(self, bus: Bus, identity: Identity, rival: asyncio.Event) -> bool:
+        """Check that no other process runs as this node while the control plane cannot be asked.
 
-        Of two copies that start together one listens longer than the other and hears it; should both begin in the
-        same moment, the greater boot gives way.
+        The process that already sends heartbeats wins. Of two copies that start together, the one that listens longer
+        hears the other; if both begin at the same moment, the one with the greater boot id steps aside.
         """
-        heard = asyncio.Event()
+        other_heard, is_listening = asyncio.Event(), True
 
-        def note(other: str) -> None:
-            heard.set()
+        def on_other_boot(other: str) -> None:
+            if is_listening:
+                other_heard.set()
+                return
             is_confirmed = self._registrar.identity is not identity
-            if other < self._boot_id and not is_confirmed:
-                orders.put_nowait(StopOrder(why=StopWhy.IDENTITY_IN_USE, boot_id=self._boot_id))
+            if other < self._boot_id and not is_confirmed and not rival.is_set():
+                log.warning("agent.stepped_aside", node_id=identity.node_id)
+                rival.set()
 
-        await hear_others(bus, identity.node_id, self._boot_id, note)
+        await watch_for_duplicates(bus, identity.node_id, self._boot_id, on_other_boot)
         bus.start()
-        confirming = asyncio.ensure_future(self._registrar.confirmed())
-        await first_of(self._silence(bus), heard.wait(), confirming)
-        if heard.is_set():
-            log.warning("agent.another_is_there", node_id=identity.node_id)
+        confirming = asyncio.ensure_future(self._registrar.wait_for_confirmation())
+        await run_until_first(self._listen(bus), other_heard.wait(), confirming)
+        is_listening = False
+        if other_heard.is_set():
+            log.warning("agent.other_process_active", node_id=identity.node_id)
             return False
-        return confirming.cancelled() or (confirming.result() and self._who()[0] == identity.node_id)
+        return confirming.cancelled() or (confirming.result() and self._credentials()[0] == identity.node_id)
 
-    async def _silence(self, bus: Bus) -> None:
+    async def _listen(self, bus: Bus) -> None:
         await bus.wait_up()
         every = self._settings.heartbeat_interval.total_seconds()
-        await asyncio.sleep(every * random.uniform(*LISTENS))  # noqa: S311 - jitter, no secret
+        await asyncio.sleep(every * random.uniform(*LISTEN_HEARTBEATS))  # noqa: S311 - jitter, no secret
 
-    async def _attend(
+    async def _run_loops(
         self,
         bus: Bus,
         identity: Identity,
-        operations: Operations,
-        orders: "asyncio.Queue[StopOrder]",
+        operations: NodeOperations,
+        replaced: Awaitable[None],
         stop: asyncio.Event,
         *,
         is_fresh: bool,
-    ) -> StopWhy:
-        """Heartbeats and renewals, until `stop`, an order or another id; a loop that breaks ends the agent."""
+    ) -> None:
+        """Run the background loops until `stop`, a refusal or a new node id; a loop that fails ends the agent."""
 
         async def beat() -> Heartbeat:
             return await self._heartbeat(identity.node_id, operations)
 
-        obeying = asyncio.ensure_future(self._meant_for_us(orders))
-        await first_of(
+        await run_until_first(
             stop.wait(),
-            obeying,
-            keep_beating(bus, beat, every=self._settings.heartbeat_interval.total_seconds()),
-            self._registrar.keep_linked(bus, at_once=not is_fresh),
-            self._workshop.keep_tidy(),
+            replaced,
+            send_heartbeats(bus, beat, every=self._settings.heartbeat_interval.total_seconds()),
+            self._registrar.keep_credential_valid(bus, at_once=not is_fresh),
+            self._assembly.run_housekeeping(),
+            self._watch.run(),
         )
-        if obeying.cancelled():
-            return StopWhy.UNKNOWN
-        why = obeying.result()
-        if why in (StopWhy.ASKED, StopWhy.UNKNOWN, *SENTENCES):
-            await self._workshop.stop_backends()
-        if why in (StopWhy.ASKED, StopWhy.UNKNOWN):
-            stop.set()
-        return why
 
-    async def _meant_for_us(self, orders: "asyncio.Queue[StopOrder]") -> StopWhy:
-        """The next order that is not for another process of this node."""
+    async def _check_stop_orders(self, identity: Identity, stop_orders: "asyncio.Queue[StopOrder]") -> None:
+        """On each stop order, ask the control plane, because anyone who controls NATS can send one.
+
+        Work continues meanwhile. Raises `Removed`; returns when the control plane no longer accepts this identity.
+        """
         while True:
-            order = await orders.get()
-            if order.boot_id in ("", self._boot_id):
-                log.warning("stop.ordered", why=order.why)
-                return order.why
+            order = await stop_orders.get()
+            if order.boot_id not in ("", self._boot_id):
+                continue
+            log.warning("stop.requested", why=order.why)
+            if not await self._registrar.is_still_registered_as(identity):
+                return
 
-    def _who(self) -> tuple[str, str]:
+    def _credentials(self) -> tuple[str, str]:
         identity = self._registrar.identity
         return (identity.node_id, identity.api_token) if identity else ("", "")
 
     def _registration(self) -> RegisterRequest:
-        has = resources(self._settings.home)
+        measured = resources(self._settings.home)
         return RegisterRequest(
-            **has.model_dump(exclude_none=True),
+            **measured.model_dump(exclude_none=True),
             name=self._settings.name,
             protocol=Protocol.NODESMITH,
             machine_id=self._machine_id,
             boot_id=self._boot_id,
             agent_version=metadata.version("nodesmith"),
+            confinement=self._assembly.confined,
         )
 
-    async def _heartbeat(self, node_id: str, operations: Operations) -> Heartbeat:
+    async def _heartbeat(self, node_id: str, operations: NodeOperations) -> Heartbeat:
         self._beats += 1
         return Heartbeat(
             node_id=node_id,
             boot_id=self._boot_id,
             seq=self._beats,
+            at=datetime.now(UTC),
             open_ops=operations.open_ops(),
+            trust_version=self._trust.version,
             resources=await asyncio.to_thread(resources, self._settings.home),
         )

@@ -1,4 +1,4 @@
-"""Blocking work off the event loop, in a way that cancelling never leaves it running behind one's back."""
+"""Runs blocking work in threads; a cancelled caller waits until its thread has ended."""
 
 import asyncio
 import threading
@@ -9,17 +9,17 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_MOST = 32
+_MAX_THREADS = 32
 
 
 class Threads:
-    """Threads of the installer. The journal has its own, so that a tombstone never queues behind an unpack."""
+    """Thread pool of the installer. The journal has its own, so that a tombstone never queues behind an unpack."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_MOST, thread_name_prefix="installer")
+        self._pool = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="installer")
 
     async def run(self, halt: threading.Event, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run `work`; when cancelled, set `halt` and wait until the thread has really ended."""
+        """Run `work`; when cancelled, set `halt` and wait until the thread has ended."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         running = self._pool.submit(work, *args, **kwargs)
         running.add_done_callback(lambda _: loop.call_soon_threadsafe(ended.set))
@@ -27,7 +27,7 @@ class Threads:
             await ended.wait()
         except asyncio.CancelledError:
             halt.set()
-            if not running.cancel():  # too late to never begin
+            if not running.cancel():  # it has already started
                 await ended.wait()
             raise
         return running.result()

@@ -1,4 +1,4 @@
-"""The application: routes and error handling around ready-made parts."""
+"""The FastAPI application: routes, middleware and error handling around injected dependencies."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -9,13 +9,15 @@ from typing import Any
 from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from api import problems
-from api.auditing import LONGEST_REASON, Audited
-from api.auth import undeclared_is_for_admins, viewer
-from api.failures import SlowGuessing
-from api.middleware import Edge
-from api.parts import Parts
-from api.routers import (
+from nodesmith.api import problems
+from nodesmith.api.auditing import LONGEST_REASON, Audited
+from nodesmith.api.auth import require_declared_access, viewer
+from nodesmith.api.dependencies import ABOUT_KEYS, KEY_HEADER, LONGEST_KEY, Dependencies
+from nodesmith.api.idempotency import IdempotentPosts, RepeatedRequest, repeat_answer
+from nodesmith.api.login_throttle import LoginThrottle
+from nodesmith.api.middleware import RequestBounds
+from nodesmith.api.problems import declared
+from nodesmith.api.routers import (
     artifacts,
     audit,
     backends,
@@ -27,11 +29,12 @@ from api.routers import (
     inventory,
     invites,
     jobs,
+    keys,
     labels,
     localai_backends,
     models,
     node_backends,
-    node_life,
+    node_lifecycle,
     node_list,
     node_models,
     nodes,
@@ -43,7 +46,7 @@ from api.routers import (
     sources,
     tokens,
 )
-from contracts.http import Problem
+from nodesmith.contracts.http.shared import Problem
 
 DESCRIPTION = """Durable install, upgrade and removal of inference backends on a fleet of nodes.
 A superset of LocalAI's node, backend and operation endpoints. Errors are `application/problem+json`."""
@@ -51,10 +54,18 @@ A superset of LocalAI's node, backend and operation endpoints. Errors are `appli
 REASON = {
     "name": "reason",
     "in": "query",
-    "description": "Why: kept in the audit trail. A body may have it as a field instead.",
+    "description": "Reason for the change, kept in the audit trail. A body may have it as a field instead.",
     "schema": {"type": "string", "maxLength": LONGEST_REASON},
 }
-"""of every change"""
+"""query parameter of every route that changes something"""
+
+KEY = {
+    "name": KEY_HEADER,
+    "in": "header",
+    "description": ABOUT_KEYS,
+    "schema": {"type": "string", "maxLength": LONGEST_KEY},
+}
+"""header of every POST"""
 
 _ROUTERS = (
     health,
@@ -63,7 +74,7 @@ _ROUTERS = (
     node_models,
     models,
     nodes,
-    node_life,
+    node_lifecycle,
     labels,
     inventory,
     node_backends,
@@ -80,40 +91,43 @@ _ROUTERS = (
     sources,
     tokens,
     invites,
+    keys,
     audit,
     sign_in,
     pages,
 )
 
 
-def create_app(parts: Parts) -> FastAPI:
-    """The whole API; nothing is connected here, and what runs beside the requests runs as long as it is served."""
+def create_app(deps: Dependencies) -> FastAPI:
+    """Build the whole API. It connects to nothing; the background tasks run for as long as the app is served."""
     app = FastAPI(
         title="Nodesmith",
         version="0.1.0",
         description=DESCRIPTION,
-        lifespan=_lifespan(parts),
+        lifespan=_lifespan(deps),
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        dependencies=[Depends(undeclared_is_for_admins)],
+        dependencies=[Depends(require_declared_access)],
     )
-    app.state.parts = parts
+    app.state.deps = deps
     problems.install(app)
+    app.add_exception_handler(RepeatedRequest, repeat_answer)
+    app.add_middleware(IdempotentPosts)
     app.add_middleware(Audited)
-    app.add_middleware(SlowGuessing, failures=parts.failures)
-    app.add_middleware(Edge)
+    app.add_middleware(LoginThrottle, failures=deps.failures, known=deps.credentials)
+    app.add_middleware(RequestBounds)
     for module in _ROUTERS:
         app.include_router(module.router)
     _serve_openapi(app)
     return app
 
 
-def _lifespan(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _lifespan(deps: Dependencies) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        running = (parts.events, parts.heartbeats, parts.health, parts.gallery)
+        running = (deps.events, deps.heartbeats, deps.health, deps.gallery, deps.renewal)
         beside = [asyncio.create_task(part.run()) for part in running]
         try:
             yield
@@ -126,7 +140,7 @@ def _lifespan(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[N
 
 
 def _serve_openapi(app: FastAPI) -> None:
-    """Made when it is first asked for, beside the loop: it takes as long as a third of a start."""
+    """Serve the schema. It is built on first request, in a thread: building it takes a third of the start-up time."""
     schema = cache(partial(_schema, app))
     app.openapi = schema  # type: ignore[method-assign]
 
@@ -135,20 +149,24 @@ def _serve_openapi(app: FastAPI) -> None:
         return schema()
 
 
-def _add_reason(operation: dict[str, Any]) -> None:
+def _add(operation: dict[str, Any], added: dict[str, Any]) -> None:
     parameters = operation.setdefault("parameters", [])
-    if not any(parameter["name"] == "reason" for parameter in parameters):
-        parameters.append(REASON)
+    if not any(parameter["name"] == added["name"] for parameter in parameters):
+        parameters.append(added)
 
 
 def _schema(app: FastAPI) -> dict[str, Any]:
-    """What FastAPI collects, with our problems instead of its own validation errors."""
+    """FastAPI's schema, with our problem responses instead of its own validation errors."""
     schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     for path, operations_of_path in schema["paths"].items():
         for verb, operation in operations_of_path.items():
             operation["responses"].pop("422", None)
             if verb != "get" and not path.startswith("/api/node/"):
-                _add_reason(operation)
+                _add(operation, REASON)
+            if verb == "post" and not path.startswith("/api/node/"):
+                _add(operation, KEY)
+                for status in (400, 409):  # refusals of the key itself
+                    operation["responses"].setdefault(str(status), declared(status))
     shapes = schema["components"]["schemas"]
     shapes.pop("HTTPValidationError", None)
     shapes.pop("ValidationError", None)

@@ -1,7 +1,7 @@
-"""The audit trail, for every route alike: a change is written down before it is made, and what it became before the
-answer leaves. Whoever dies between leaves a row that says `unknown`.
+"""The audit trail, for every route: the change is recorded before it is made, its result before the response is sent.
+A process that dies in between leaves a row with the result `unknown`.
 
-A route need not do anything for it; one that knows better what it changed says so with `tell`, once it has.
+Routes need no code for it. A route that knows more about its change adds that with `record`, after the change.
 """
 
 import json
@@ -16,22 +16,22 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.parts import Parts, parts_of
-from domain.access import Caller
-from domain.change import Change
-from domain.errors import NodesmithError, ServiceUnavailable
-from store.audit import AuditTrail
+from nodesmith.api.dependencies import Dependencies, dependencies_of
+from nodesmith.domain.access import Caller
+from nodesmith.domain.audit_change import AuditChange
+from nodesmith.domain.errors import NodesmithError, ServiceUnavailable
+from nodesmith.store.access.audit import AuditTrail
 
 log = structlog.stdlib.get_logger(__name__)
 
 LONGEST_REASON = 500
 _BIGGEST_BODY = 64 * 1024
 _SECRET = re.compile(r"token|secret|password|credential|key|^ca$|^proxy$", re.IGNORECASE)
-"""the last two are how a source is reached: that has one home, and it is sealed"""
+"""the last two say how a source is reached; those settings are stored sealed, in one place only"""
 _IN_ADDRESS = re.compile(r"://[^/@\s]+@")
 _VERBS = {"POST": "create", "PUT": "set", "PATCH": "merge", "DELETE": "remove"}
 _VOLATILE = {"last_heartbeat", "updated_at", "unreachable_since", "open_operations", "boot_id", "boot_at", "status"}
-"""what moves by itself between two looks at a node"""
+"""fields of a node that change without a request"""
 
 _FIRST_IN_TEMPORAL = re.compile(
     r"/api/nodes/\{node\}/backends/(install|upgrade|rollback|remove|delete)"
@@ -39,50 +39,50 @@ _FIRST_IN_TEMPORAL = re.compile(
     r"|/api/batches(/\{batch_id\}/\w+)?"
     r"|(/api)?/backends/(?!upgrades).+"
 )
-"""Routes whose first effect is one call to Temporal: one that was never sent has changed nothing."""
+"""Routes whose first effect is one call to Temporal: if that call was never sent, nothing has changed."""
 
 Facts = dict[str, Any]
 
 
 @dataclass
 class Pending:
-    """The change that a request is about to make."""
+    """A change that a request is about to make."""
 
     entry: int
     """its row"""
-    change: Change
-    look: Callable[[], Awaitable[Facts | None]]
+    change: AuditChange
+    read_target: Callable[[], Awaitable[Facts | None]]
     is_first_in_temporal: bool = False
-    is_told: bool = False
-    is_only_a_look: bool = False
+    is_recorded: bool = False
+    is_preview: bool = False
 
     def is_unchanged(self, error: NodesmithError | None) -> bool:
-        """Whether the server that makes the first effect was away before anything was sent to it."""
+        """Return whether the server of the first effect was unreachable before anything was sent to it."""
         is_away = type(error) is ServiceUnavailable and error.facts.get("server") == "temporal"
         return is_away and self.is_first_in_temporal
 
 
 async def begin(request: Request, who: Caller) -> None:
-    """The caller is admitted and about to change something: look at it as it was, and write down what was asked."""
+    """Read the target as it is now and record the request, once the caller is authorised."""
     if hasattr(request.state, "pending"):
         return
-    parts, path, asked = parts_of(request), request.scope["route"].path, _asked(request.scope)
-    look = _nothing if "/backends/" in path else _look_at(parts, request.path_params)
-    before = await look()
-    change = Change(
+    deps, path, body = dependencies_of(request), request.scope["route"].path, _json_body(request.scope)
+    read_target = _nothing if "/backends/" in path else _target_reader(deps, request.path_params)
+    before = await read_target()
+    change = AuditChange(
         who.name,
         action_of(request.method, path),
         *_target(request.path_params, before),
         before=before,
-        after=_without_secrets(asked) or None,
-        reason=_reason(request.scope, asked),
+        after=_without_secrets(body) or None,
+        reason=_reason(request.scope, body),
     )
     is_first_in_temporal = _FIRST_IN_TEMPORAL.fullmatch(path) is not None
-    request.state.pending = Pending(await parts.audit.begin(change), change, look, is_first_in_temporal)
+    request.state.pending = Pending(await deps.audit.begin(change), change, read_target, is_first_in_temporal)
 
 
 def action_of(method: str, path: str) -> str:
-    """The path in words: nodes.approve, nodes.backends.install, nodes.labels.set, tokens.create, tokens.remove."""
+    """Derive the action from the path: nodes.approve, nodes.backends.install, nodes.labels.set, tokens.create, ..."""
     words = [part for part in path.split("/") if part and not part.startswith("{") and part != "api"]
     is_collection = len(words) == 1 and words[0].endswith("s")
     if method != "POST" or is_collection:
@@ -90,27 +90,27 @@ def action_of(method: str, path: str) -> str:
     return ".".join(words)
 
 
-def tell(request: Request, **facts: Any) -> None:
-    """What the route knows better, once it has made the change: target, target_id, before, after."""
+def record(request: Request, **facts: Any) -> None:
+    """Set what the route knows after its change: target, target_id, before, after."""
     pending: Pending = request.state.pending
     pending.change = replace(pending.change, **{"before": None, "after": None, **facts})
-    pending.is_told = True
+    pending.is_recorded = True
 
 
-def ordered(request: Request, **after: Any) -> None:
-    """An order that is carried out later: it met what there was, and there is nothing else to see yet."""
+def record_order(request: Request, **after: Any) -> None:
+    """Record an order that is carried out later: there is no state to compare yet."""
     pending: Pending = request.state.pending
     pending.change = replace(pending.change, after={**(pending.change.after or {}), **after})
-    pending.is_told = True
+    pending.is_recorded = True
 
 
-def only_looked(request: Request) -> None:
-    """A plan or a preview: asked like a change, and none."""
-    request.state.pending.is_only_a_look = True
+def record_nothing(request: Request) -> None:
+    """Drop the audit row of a plan or preview: the request has the form of a change and makes none."""
+    request.state.pending.is_preview = True
 
 
 class Audited:
-    """Writes down how a change went, before the caller is told. What was refused leaves no row."""
+    """Middleware that records the result of a change before the response is sent. Refused requests leave no row."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -122,109 +122,109 @@ class Audited:
         state = scope.setdefault("state", {})
         state["body"] = bytearray()
 
-        async def sending(message: Message) -> None:
+        async def recording_send(message: Message) -> None:
             if message["type"] == "http.response.start" and (pending := state.get("pending")):
-                await _settle(scope["app"].state.parts.audit, pending, message["status"], state.get("error"))
+                await _write_result(scope["app"].state.deps.audit, pending, message["status"], state.get("error"))
             await send(message)
 
-        await self._app(scope, _tapped(scope, receive, state["body"]), sending)
+        await self._app(scope, _copy_body(scope, receive, state["body"]), recording_send)
 
 
-def _tapped(scope: Scope, receive: Receive, body: bytearray) -> Receive:
-    """Keep a small JSON body as it goes by: it says what was asked, and why."""
+def _copy_body(scope: Scope, receive: Receive, body: bytearray) -> Receive:
+    """Copy a small JSON body while the route reads it: it holds the request and its reason."""
     headers = Headers(scope=scope)
     length = headers.get("content-length", "")
     if "json" not in headers.get("content-type", "") or not length.isdigit() or int(length) > _BIGGEST_BODY:
         return receive
 
-    async def receiving() -> Message:
+    async def copying_receive() -> Message:
         message = await receive()
         body.extend(message.get("body", b""))
         return message
 
-    return receiving
+    return copying_receive
 
 
-async def _settle(trail: AuditTrail, pending: Pending, status: int, error: NodesmithError | None) -> None:
-    """After a 5xx nobody knows how much of it was made, unless the route told, or nothing was: the row stays."""
-    is_made = status < HTTPStatus.BAD_REQUEST and not pending.is_only_a_look
+async def _write_result(trail: AuditTrail, pending: Pending, status: int, error: NodesmithError | None) -> None:
+    """Write the result. After a 5xx the row stays `unknown`, unless the route recorded a change or nothing was sent."""
+    is_made = status < HTTPStatus.BAD_REQUEST and not pending.is_preview
     try:
-        if is_made or pending.is_told:
-            change = pending.change if pending.is_told else await _compared(pending)
+        if is_made or pending.is_recorded:
+            change = pending.change if pending.is_recorded else await _compare(pending)
             await trail.complete(pending.entry, change)
         elif status < HTTPStatus.INTERNAL_SERVER_ERROR or pending.is_unchanged(error):
             await trail.forget(pending.entry)
     except NodesmithError:
-        # it has happened: the log keeps what the table could not
+        # the change was made: the log keeps what the table could not
         log.exception("audit.not_completed", change=repr(pending.change))
 
 
-async def _compared(pending: Pending) -> Change:
-    """From what to what; where nothing of the target differs, what was asked for."""
-    after, asked = await pending.look(), pending.change.after
+async def _compare(pending: Pending) -> AuditChange:
+    """Return before and after; the request itself where the target shows no difference."""
+    after, body = await pending.read_target(), pending.change.after
     before = pending.change.before
     if before is not None and after is not None:
         keys = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
-        before, after = _only(before, keys), _only(after, keys)
-    return replace(pending.change, before=before, after=after or asked)
+        before, after = _select(before, keys), _select(after, keys)
+    return replace(pending.change, before=before, after=after or body)
 
 
-def _look_at(parts: Parts, path: Mapping[str, str]) -> Callable[[], Awaitable[Facts | None]]:
-    """How to see what a path names: a node, an operation, or nothing that we know how to look at."""
+def _target_reader(deps: Dependencies, path: Mapping[str, str]) -> Callable[[], Awaitable[Facts | None]]:
+    """Return a function that reads the target of a path: a node, an operation, or nothing that can be read."""
 
     async def node() -> Facts | None:
-        found = await parts.nodes.find(path["node"])
+        found = await deps.nodes.find(path["node"])
         return found.model_dump(mode="json", exclude=_VOLATILE) if found else None
 
     async def operation() -> Facts | None:
-        found = await parts.operations.find(path["op_id"])
+        found = await deps.operations.find(path["op_id"])
         return found.model_dump(mode="json", include={"op_id", "state", "reason", "dismissed_at"}) if found else None
 
     return node if "node" in path else operation if "op_id" in path else _nothing
 
 
 async def _nothing() -> Facts | None:
-    """An order for a node's backends changes nothing of the node's own row: the route tells what it became."""
+    """For orders to a node's backends: they change nothing in the node's row; the route records the operation."""
     return None
 
 
 def _target(path: Mapping[str, str], seen: Facts | None) -> tuple[str, str]:
-    """Name and id."""
+    """Return name and id of the target."""
     if seen and "name" in seen:
         return str(seen["name"]), str(seen["id"])
     return "/".join(path.values()), ""
 
 
-def _only(facts: Mapping[str, object], keys: set[str]) -> Facts | None:
+def _select(facts: Mapping[str, object], keys: set[str]) -> Facts | None:
     return {key: facts[key] for key in sorted(keys) if key in facts} or None
 
 
-def _reason(scope: Scope, asked: Facts) -> str:
+def _reason(scope: Scope, body: Facts) -> str:
     in_url = QueryParams(scope["query_string"]).get("reason", "")
-    in_body = asked.get("reason", "")
+    in_body = body.get("reason", "")
     reason = in_url or (in_body if isinstance(in_body, str) else "")
     return reason[:LONGEST_REASON]
 
 
-def _asked(scope: Scope) -> Facts:
-    """The body, as far as it was read by now: FastAPI reads what a route declares before anything else."""
+def _json_body(scope: Scope) -> Facts:
+    """Return the body as far as it was read: FastAPI reads what a route declares before anything else."""
     try:
-        asked = json.loads(scope["state"]["body"])
+        body = json.loads(scope["state"]["body"])
     except ValueError:
         return {}
-    return asked if isinstance(asked, dict) else {}
+    return body if isinstance(body, dict) else {}
 
 
-def _without_secrets(asked: Facts) -> Facts:
+def _without_secrets(body: Facts) -> Facts:
     return {
         key: "***" if _SECRET.search(key) else _without_passwords(value)
-        for key, value in asked.items()
+        for key, value in body.items()
         if key != "reason"
     }
 
 
 def _without_passwords(value: Any) -> Any:
-    """An address may have one in it."""
+    """Remove passwords from addresses."""
     if isinstance(value, dict):
         return _without_secrets(value)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What answers and what does not: asked afresh by /readyz, remembered for lists that may be stale."""
+"""Health of the servers: checked on demand by /readyz, and remembered so that lists can say that they are stale."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -7,9 +7,9 @@ from datetime import datetime
 
 import structlog
 
-from contracts.http import Readiness
-from domain.errors import NodesmithError
-from store.clock import Clock, utc_now
+from nodesmith.contracts.http.shared import Readiness
+from nodesmith.domain.errors import NodesmithError
+from nodesmith.store.clock import Clock, utc_now
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -22,17 +22,17 @@ FLEET_MONITOR = "fleet_monitor"
 
 @dataclass(frozen=True)
 class Check:
-    """How to ask a server whether it is there, and what it means when it is not."""
+    """How to check one server, and what its absence means."""
 
     ask: Callable[[], Awaitable[None]]
-    """raises a `NodesmithError` when it is not"""
+    """raises a `NodesmithError` if the server does not answer"""
     without_it: str
     is_needed: bool = True
-    """without one that is not needed the API is ready all the same, and says what is degraded"""
+    """false: without this server the API is ready but degraded"""
 
 
 class Health:
-    """The servers that this process needs."""
+    """The servers that this process depends on."""
 
     def __init__(self, checks: Mapping[str, Check], *, clock: Clock = utc_now) -> None:
         self._checks = checks
@@ -40,21 +40,21 @@ class Health:
         self._down_since: dict[str, datetime] = {}
 
     async def readiness(self) -> Readiness:
-        """Ask all of them at once; none is waited for longer than the limit."""
-        asked = {name: asyncio.ensure_future(check.ask()) for name, check in self._checks.items()}
-        await asyncio.wait(asked.values(), timeout=CHECK_LIMIT_S)
-        away = {name: self._complaint(name) for name, asking in asked.items() if not _answered(name, asking)}
+        """Check all servers concurrently, each within the time limit."""
+        checks = {name: asyncio.ensure_future(check.ask()) for name, check in self._checks.items()}
+        await asyncio.wait(checks.values(), timeout=CHECK_LIMIT_S)
+        away = {name: self._complaint(name) for name, asking in checks.items() if not _answered(name, asking)}
         self._remember(set(away))
         missing = {name: complaint for name, complaint in away.items() if self._checks[name].is_needed}
         degraded = {name: complaint for name, complaint in away.items() if name not in missing}
         return Readiness(ready=not missing, missing=missing, degraded=degraded)
 
     def down_since(self, name: str) -> datetime | None:
-        """Since when it does not answer, as far as this process has noticed."""
+        """Return since when a server has not answered, as far as this process has noticed."""
         return self._down_since.get(name)
 
     async def run(self) -> None:
-        """Keep asking, so that a list can say since when it may be stale."""
+        """Check periodically, so that a list can say since when it may be stale."""
         while True:
             await self.readiness()
             await asyncio.sleep(CHECK_EVERY_S)
@@ -77,6 +77,6 @@ def _answered(name: str, asking: "asyncio.Future[None]") -> bool:
         return False
     error = asking.exception()
     if error is not None and not isinstance(error, NodesmithError):
-        # a defect of ours: told, but neither asking on nor the other servers' answers suffer from it
+        # our own defect: log it, and go on with the other checks
         log.error("server.check_crashed", server=name, exc_info=error)
     return error is None

@@ -1,15 +1,15 @@
-"""Heartbeats of LocalAI workers, which come over HTTP: gathered, and written once a second."""
+"""HTTP heartbeats of LocalAI workers: collected, and written once a second."""
 
 import asyncio
 from datetime import datetime, timedelta
 
 import structlog
 
-from contracts.messages import Heartbeat
-from domain.errors import NodesmithError
-from domain.node import Protocol
-from store.clock import Clock, utc_now
-from store.nodes import Nodes
+from nodesmith.contracts.nats.messages import Heartbeat
+from nodesmith.domain.errors import NodesmithError
+from nodesmith.domain.node import Protocol
+from nodesmith.store.clock import Clock, utc_now
+from nodesmith.store.nodes.nodes import Nodes
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -18,7 +18,7 @@ TOUCH_EVERY = timedelta(seconds=5)
 
 
 class HttpHeartbeats:
-    """The newest heartbeat of each node, until it is written."""
+    """Holds the newest heartbeat of each node until it is written."""
 
     def __init__(self, nodes: Nodes, *, clock: Clock = utc_now, every_s: float = WRITE_EVERY_S) -> None:
         self._nodes = nodes
@@ -27,7 +27,7 @@ class HttpHeartbeats:
         self._gathered: dict[str, Heartbeat] = {}
         self._touched: datetime | None = None
 
-    def take(self, heartbeat: Heartbeat) -> None:
+    def add(self, heartbeat: Heartbeat) -> None:
         self._gathered[heartbeat.node_id] = heartbeat
 
     async def run(self) -> None:
@@ -39,7 +39,7 @@ class HttpHeartbeats:
             await asyncio.sleep(self._every_s)
 
     async def _write(self) -> None:
-        """That we listen is news too: without it the nodes would be blamed for a pause of ours."""
+        """Write also when there is no heartbeat: it shows that the API listens, so nodes are not marked as silent."""
         now = self._clock()
         if self._touched is None or now - self._touched >= TOUCH_EVERY:
             await self._nodes.touch_listening(now, protocol=Protocol.LOCALAI)

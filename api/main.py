@@ -1,69 +1,73 @@
-"""The api process: settings, parts, then uvicorn in the same loop."""
+"""The API process: settings, dependencies, then uvicorn in the same event loop."""
 
 import asyncio
 import socket
 import ssl
 import sys
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import httpx2
 import structlog
-import uvicorn
 import uvloop
+from starlette.types import ASGIApp
 
-from api.app import create_app
-from api.composition import compose
-from api.parts import Parts
-from domain.errors import InvalidRequest, NodesmithError
-from runtime import logs, process
-from runtime.settings import ControlSettings
+from nodesmith.api.app import create_app
+from nodesmith.api.assembly import compose
+from nodesmith.api.connections import ConnectionLimits, LimitedServer
+from nodesmith.api.dependencies import Dependencies
+from nodesmith.api.temporal_ui import allowed_hosts, create_web_ui
+from nodesmith.domain.errors import ForeignRoot, InvalidRequest, NodesmithError
+from nodesmith.runtime import logs, process_exit
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.runtime.tls_trust import trusting
 
 log = structlog.stdlib.get_logger(__name__)
 
-KEEP_ALIVE_S = 75
-"""longer than clients and proxies keep a connection: who closes it while the other sends loses a request"""
 GRACE_S = 5
-AUTO_APPROVE = "NODESMITH_AUTO_APPROVE is on: whoever has the registration token takes part, unseen."
+HANDSHAKE_S = 10.0
+"""time for a client to finish its TLS handshake"""
+WEB_UI_PATIENCE_S = 75.0
+LOCALAI_WORKERS = "NODESMITH_LOCALAI_WORKERS is on: LocalAI workers verify no orders and sign no reports."
+AUTO_APPROVE = "NODESMITH_AUTO_APPROVE is on: every machine with the registration token joins without approval."
 
 
-class ApiServer(uvicorn.Server):
-    """Uvicorn without signal handlers of its own; it ends the event streams before it waits for open requests."""
+class ApiServer(LimitedServer):
+    """Serves with and without TLS; on shutdown it ends the event streams before it waits for open requests."""
 
     def __init__(
         self,
-        parts: Parts,
+        deps: Dependencies,
         listening: socket.socket,
         encrypted: "Encrypted | None" = None,
         *,
-        trusted_proxies: str = "127.0.0.1",
+        trusted_proxies: str = "",
+        limits: ConnectionLimits | None = None,
+        app: ASGIApp | None = None,
     ) -> None:
         super().__init__(
-            uvicorn.Config(
-                create_app(parts),
-                log_config=None,
-                access_log=False,
-                lifespan="on",
-                timeout_graceful_shutdown=GRACE_S,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                forwarded_allow_ips=trusted_proxies,
-            )
+            app or create_app(deps),
+            limits=limits,
+            trusted_proxies=trusted_proxies,
+            lifespan="on",
+            timeout_graceful_shutdown=GRACE_S,
         )
-        self._events = parts.events
+        self._events = deps.events
         self._socket = listening
         self._encrypted = encrypted
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Uvicorn knows one kind of socket; the one with TLS serves the same application beside it."""
+        """Start uvicorn, then serve the same application on the TLS socket: uvicorn supports one kind of socket."""
         await super().startup(sockets)
         if self._encrypted is not None:
             loop = asyncio.get_running_loop()
-            server = await loop.create_server(self._protocol, sock=self._encrypted.socket, ssl=self._encrypted.context)
+            server = await loop.create_server(
+                self._protocol,
+                sock=self._encrypted.socket,
+                ssl=self._encrypted.context,
+                ssl_handshake_timeout=HANDSHAKE_S,
+            )
             self.servers.append(server)
 
     def _protocol(self) -> asyncio.Protocol:
@@ -74,7 +78,7 @@ class ApiServer(uvicorn.Server):
         return made
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`, then let open requests finish."""
+        """Serve until `stop` is set, then let open requests finish."""
         serving = asyncio.create_task(self.serve(sockets=[self._socket]))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -88,53 +92,103 @@ class ApiServer(uvicorn.Server):
 
 
 async def serve(settings: ControlSettings, stop: asyncio.Event) -> int:
-    """Listen at once, whatever server is missing; /readyz says which."""
+    """Listen immediately, even if a server is missing; /readyz says which."""
     async with AsyncExitStack() as closing:
         try:
             listening = closing.enter_context(bind(settings.api_host, settings.api_port))
-            encrypted = bind_encrypted(settings, closing)
-            parts = await compose(settings, closing)
+            encrypted = bind_encrypted(settings, settings.api_port, closing)
+            deps = await compose(settings, closing)
+            server = _server(settings, deps, listening, encrypted)
+            web_ui = await web_ui_server(settings, deps, closing)
         except (NodesmithError, OSError) as error:
             sys.stderr.write(f"nodesmith api cannot start: {error}\n")
             return 1
         log.info("api.listening", host=settings.api_host, port=settings.api_port, also=settings.listen_host)
         if settings.auto_approve:
             log.warning("api.auto_approve", meaning=AUTO_APPROVE)
-        server = ApiServer(parts, listening, encrypted, trusted_proxies=settings.trusted_proxies)
-        await server.run_until(stop)
-    return 0
+        if settings.localai_workers:
+            log.warning("api.localai_workers", meaning=LOCALAI_WORKERS)
+        refusing = asyncio.create_task(_stop_if_refused(deps, stop))
+        async with asyncio.TaskGroup() as serving:
+            serving.create_task(server.run_until(stop))
+            if web_ui is not None:
+                serving.create_task(web_ui.run_until(stop))
+        refusing.cancel()
+        return 1 if refusing.done() and not refusing.cancelled() and refusing.result() else 0
+
+
+async def _stop_if_refused(deps: Dependencies, stop: asyncio.Event) -> bool:
+    """Stop if PostgreSQL, which may start later, has another root key for this installation."""
+    try:
+        await asyncio.shield(deps.prepared)
+    except ForeignRoot as error:
+        sys.stderr.write(f"nodesmith api cannot start: {error.message}\n")
+        stop.set()
+        return True
+    return False
+
+
+def _server(
+    settings: ControlSettings,
+    deps: Dependencies,
+    listening: socket.socket,
+    encrypted: "Encrypted | None",
+    app: ASGIApp | None = None,
+) -> ApiServer:
+    limits = ConnectionLimits(total=settings.max_connections, per_address=settings.max_connections_per_address)
+    return ApiServer(deps, listening, encrypted, trusted_proxies=settings.trusted_proxies, limits=limits, app=app)
+
+
+async def web_ui_server(settings: ControlSettings, deps: Dependencies, closing: AsyncExitStack) -> ApiServer | None:
+    """The Temporal Web UI behind our sign-in, on its own port; None if it is not served."""
+    if not settings.temporal_ui_server:
+        return None
+    listening = closing.enter_context(bind(settings.api_host, settings.temporal_ui_port))
+    encrypted = bind_encrypted(settings, settings.temporal_ui_port, closing)
+    client = await closing.enter_async_context(web_ui_client(settings))
+    hosts = allowed_hosts(settings.temporal_ui_url, listening.getsockname()[1], settings.listen_host)
+    return _server(settings, deps, listening, encrypted, app=create_web_ui(deps, client, hosts))
+
+
+def web_ui_client(settings: ControlSettings) -> httpx2.AsyncClient:
+    """HTTP client with a long read time-out: the Web UI's pages long-poll for the next event for a minute."""
+    context = trusting(settings.temporal_ca_file)
+    if settings.temporal_cert_file is not None:
+        context.load_cert_chain(settings.temporal_cert_file, settings.temporal_key_file)
+    timeout = httpx2.Timeout(WEB_UI_PATIENCE_S, connect=5)
+    return httpx2.AsyncClient(base_url=settings.temporal_ui_server, verify=context, timeout=timeout, trust_env=False)
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take the port before anything else is opened."""
+    """Bind the port before any connection is opened."""
     listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    # asyncio sets it only on sockets that say they are TCP, and these do not: every answer waited 40 ms.
+    # asyncio sets TCP_NODELAY only on sockets whose proto is TCP; without it every response took 40 ms longer.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
 @dataclass(frozen=True)
 class Encrypted:
-    """Where the API listens for other machines."""
+    """The TLS listener for other machines."""
 
     socket: socket.socket
     context: ssl.SSLContext
 
 
-def bind_encrypted(settings: ControlSettings, closing: AsyncExitStack) -> Encrypted | None:
+def bind_encrypted(settings: ControlSettings, port: int, closing: AsyncExitStack) -> Encrypted | None:
     if not settings.listen_host:
         return None
     if settings.tls_cert_file is None or settings.tls_key_file is None:
         raise InvalidRequest("NODESMITH_LISTEN_HOST needs NODESMITH_TLS_CERT_FILE and NODESMITH_TLS_KEY_FILE.")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
-    return Encrypted(closing.enter_context(bind(settings.listen_host, settings.api_port)), context)
+    return Encrypted(closing.enter_context(bind(settings.listen_host, port)), context)
 
 
 def main() -> None:
     settings = ControlSettings()
     logs.configure(settings.log_level)
-    process.run(lambda stop: serve(settings, stop), loop_factory=uvloop.new_event_loop)
+    process_exit.run(lambda stop: serve(settings, stop), loop_factory=uvloop.new_event_loop)
 
 
 if __name__ == "__main__":

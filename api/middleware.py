@@ -1,4 +1,6 @@
-"""Around every request: paths without trailing slash, bodies of bounded size, headers that keep browsers safe."""
+"""Applied to every request: trailing slashes removed, body size limited, security headers added."""
+
+from collections.abc import Mapping
 
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -6,19 +8,36 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BIGGEST_BODY = 1024 * 1024
 UPLOADS = "/api/uploads/"
-"""these go to disk as they come, under a limit of their own"""
+"""these are streamed to disk, under their own limit"""
 
-_POLICY = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+        "form-action 'self'",
+    )
+)
 _HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": _POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": _POLICY,
 }
+"""headers of every response, refusals included"""
+_WITH_TLS = {"Strict-Transport-Security": "max-age=15552000"}
+"""180 days; browsers ignore it for untrusted certificates and for bare addresses"""
 
 
-class Edge:
-    """The outermost layer. A LocalAI worker refuses redirects, so a trailing slash is dropped in place."""
+class RequestBounds:
+    """The outermost layer. LocalAI workers refuse redirects, so a trailing slash is removed in place."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -29,14 +48,15 @@ class Edge:
             return
         path = scope["path"].rstrip("/") or "/"
         is_upload = scope["method"] == "PUT" and path.startswith(UPLOADS)
-        await self._app({**scope, "path": path}, receive if is_upload else _bounded(receive), _with_headers(send))
+        headers = _HEADERS | _WITH_TLS if scope["scheme"] == "https" else _HEADERS
+        await self._app({**scope, "path": path}, receive if is_upload else _bounded(receive), _adding(headers, send))
 
 
-def _with_headers(send: Send) -> Send:
+def _adding(added: Mapping[str, str], send: Send) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            for name, value in _HEADERS.items():
+            for name, value in added.items():
                 headers.setdefault(name, value)
         await send(message)
 
@@ -44,7 +64,7 @@ def _with_headers(send: Send) -> Send:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """No request of ours needs more; a bigger one is refused before it is held in memory."""
+    """Refuse a body that is too large before it is held in memory."""
     received = 0
 
     async def receiving() -> Message:
@@ -52,7 +72,7 @@ def _bounded(receive: Receive) -> Receive:
         message = await receive()
         received += len(message.get("body", b""))
         if received > BIGGEST_BODY:
-            raise HTTPException(413, f"The body is bigger than {BIGGEST_BODY} bytes.")
+            raise HTTPException(413, f"The body is larger than {BIGGEST_BODY} bytes.")
         return message
 
     return receiving

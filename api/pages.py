@@ -1,10 +1,15 @@
-"""The pages: files in `static/`, read once; one of them takes a sentence."""
+"""The HTML pages: files in `static/`, read once; the sign-in page takes a sentence."""
 
 from functools import cache
 from pathlib import Path
 from string import Template
 
+from starlette.responses import FileResponse
+
 STATIC = Path(__file__).parent / "static"
+STYLES = "/static/nodesmith.css"
+"""public, on both ports: the sign-in page needs it too"""
+NOT_SIGNED_IN = "This browser is not signed in."
 
 
 @cache
@@ -13,5 +18,9 @@ def page(name: str) -> str:
 
 
 def sign_in_page(sentence: str) -> str:
-    """The page of a browser that is not signed in; `sentence` is HTML already."""
+    """The page for a browser that is not signed in; `sentence` must be HTML."""
     return Template(page("sign_in.html")).substitute(sentence=sentence)
+
+
+def styles() -> FileResponse:
+    return FileResponse(STATIC / "nodesmith.css", media_type="text/css")

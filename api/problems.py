@@ -1,4 +1,4 @@
-"""Errors as `application/problem+json`, with `error` in the shape that the old clients of a path read."""
+"""Errors as `application/problem+json`; the member `error` has the shape that LocalAI's clients of a path expect."""
 
 from collections.abc import Mapping
 from html import escape
@@ -6,16 +6,17 @@ from http import HTTPStatus
 from typing import Any
 
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
-from api.pages import sign_in_page
-from contracts.http import Problem
-from contracts.words import ERRORS, Words
-from domain import errors
-from domain.errors import InvalidRequest, NodesmithError
+from nodesmith.api.pages import NOT_SIGNED_IN, sign_in_page
+from nodesmith.contracts.http.shared import Problem
+from nodesmith.contracts.words import ERRORS, Words
+from nodesmith.domain import errors
+from nodesmith.domain.errors import InvalidRequest, NodesmithError
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -24,10 +25,13 @@ STATUS: dict[type[NodesmithError], int] = {
     errors.InvalidRequest: 400,
     errors.NotSignedIn: 401,
     errors.NotAllowed: 403,
+    errors.SourceNotAllowed: 403,
     errors.TooManyFailures: 429,
+    errors.TooManyPending: 429,
     errors.InviteSpent: 403,
     errors.UnknownInvite: 404,
     errors.UnknownToken: 404,
+    errors.UnknownSession: 404,
     errors.TokenNameTaken: 409,
     errors.UnknownNode: 404,
     errors.UnknownOperation: 404,
@@ -38,6 +42,8 @@ STATUS: dict[type[NodesmithError], int] = {
     errors.UnknownGallery: 404,
     errors.GalleryExists: 409,
     errors.GalleryUnreadable: 400,
+    errors.NotSigned: 409,
+    errors.IndexExpired: 409,
     errors.UploadExists: 409,
     errors.UploadRefused: 400,
     errors.UploadTooLarge: 413,
@@ -54,19 +60,23 @@ STATUS: dict[type[NodesmithError], int] = {
     errors.NodeRemoved: 410,
     errors.OperationConflict: 409,
     errors.IdempotencyKeyReused: 409,
+    errors.ShownOnce: 409,
     errors.NotInstalled: 409,
     errors.OperationEnded: 409,
     errors.NotRetryable: 409,
     errors.NotCancellable: 409,
+    errors.OrderNotSigned: 409,
+    errors.ForeignRoot: 503,
     errors.IllegalTransition: 409,
     errors.AlreadyRunning: 409,
     errors.ServiceUnavailable: 503,
     errors.OutcomeUnknown: 503,
     errors.NodeAway: 503,
     errors.NoAnswer: 504,
+    errors.BadSignature: 504,
     errors.LinkDown: 503,
 }
-"""The one table from a domain error to a status; an error without a row fails a test."""
+"""Maps each domain error to an HTTP status; an error without a row fails a test."""
 
 RETRY_AFTER_S = 2
 MEDIA_TYPE = "application/problem+json"
@@ -74,17 +84,18 @@ _INTERNAL = 500
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What a route declares beside its success: every route may answer 401, 403, 413, 429, 500 and 503."""
-    return {status: _declared(status) for status in sorted({*statuses, 401, 403, 413, 429, 500, 503})}
+    """The error responses of a route: `statuses`, and 401, 403, 413, 429, 500 and 503, which every route has."""
+    return {status: declared(status) for status in sorted({*statuses, 401, 403, 413, 429, 500, 503})}
 
 
-def _declared(status: int) -> dict[str, Any]:
+def declared(status: int) -> dict[str, Any]:
+    """One error response in the OpenAPI schema."""
     schema = {"$ref": "#/components/schemas/Problem"}
     return {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": schema}}}
 
 
-def install(app: FastAPI) -> None:
-    """Every way to fail ends in a problem."""
+def install(app: Starlette) -> None:
+    """Register the handlers: every failure becomes a problem."""
     app.add_exception_handler(NodesmithError, _on_domain_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -98,7 +109,8 @@ async def _on_domain_error(request: Request, error: Exception) -> Response:
     if status >= _INTERNAL:
         log.warning("request.failed", path=request.url.path, status=status, error=error.message)
     if status == HTTPStatus.UNAUTHORIZED and wants_page(request):
-        return HTMLResponse(sign_in_page(escape(error.message)), status_code=status)
+        is_plain = error.message == ERRORS[error.code].sentence  # that sentence is about tokens, for programs
+        return HTMLResponse(sign_in_page(NOT_SIGNED_IN if is_plain else escape(error.message)), status_code=status)
     return respond(request, status, error.code, error.message, facts=error.facts)
 
 
@@ -116,7 +128,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_defect(request: Request, error: Exception) -> Response:
-    """A defect of ours: the log has the story, the caller a sentence."""
+    """An unexpected exception: the log has the traceback, the caller gets a sentence."""
     log.error("request.crashed", path=request.url.path, exc_info=error)
     return respond(request, _INTERNAL, NodesmithError.code, ERRORS[NodesmithError.code].sentence)
 
@@ -143,7 +155,7 @@ def respond(
 
 
 def old_shape(path: str, status: int, message: str) -> Any:
-    """The member `error` as LocalAI's clients of that path read it."""
+    """The member `error` in the shape that LocalAI's clients of that path expect."""
     if path.startswith("/api/node/") and status == HTTPStatus.UNAUTHORIZED:
         return message
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
@@ -157,14 +169,14 @@ def old_shape(path: str, status: int, message: str) -> Any:
 
 
 def wants_page(request: Request) -> bool:
-    """A browser that shows a page, as opposed to a program that reads JSON."""
+    """Return whether a browser asks for a page, as opposed to a program that reads JSON."""
     return "text/html" in request.headers.get("accept", "")
 
 
 def _extra_headers(status: int) -> dict[str, str]:
     if status == HTTPStatus.UNAUTHORIZED:
         return {"WWW-Authenticate": "Bearer"}
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         return {"Retry-After": str(RETRY_AFTER_S)}
     return {}
 
@@ -184,7 +196,7 @@ _NO_OBJECT = {
 
 
 def _first_complaint(error: RequestValidationError) -> tuple[str, str]:
-    """The field that is wrong, as the caller wrote it, and what is wrong with it."""
+    """Return the field that is wrong, as the caller wrote it, and what is wrong with it."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return "", "The body is not valid JSON."

@@ -1,4 +1,4 @@
-"""The part of the API that takes a removed node's voice away."""
+"""Revokes the NATS credential of a removed node, if the API has the operator's keys."""
 
 import asyncio
 import contextlib
@@ -6,14 +6,14 @@ from contextlib import AsyncExitStack
 
 import structlog
 
-from bus.credentials import Trust
-from bus.revocation import AccountLink
-from runtime.settings import ControlSettings
-from runtime.trust import trusting
-from services.revocation import Revocation
-from store.clock import utc_now
-from store.database import Database
-from store.voices import Voices
+from nodesmith.bus.credentials import Trust
+from nodesmith.bus.revocation import AccountLink
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.runtime.tls_trust import trusting
+from nodesmith.services.nodes.revocation import Revocation
+from nodesmith.store.clock import utc_now
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.nats_credentials import NatsCredentials
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -27,15 +27,15 @@ def compose_revocation(
     if not operator or not system:
         log.warning(
             "nats.no_revocation",
-            meaning="A removed node keeps its voice on NATS until its credential ends by itself.",
+            meaning="A removed node can publish on NATS until its credential expires.",
             remedy="Set NODESMITH_NATS_OPERATOR_SEED_FILE and NODESMITH_NATS_SYSTEM_SEED_FILE.",
         )
-        return Revocation(Voices(database), None, utc_now)
+        return Revocation(NatsCredentials(database), None, utc_now)
     link = AccountLink(settings.nats_url, Trust(operator, account_seed, system), tls=trusting(settings.ca_file))
     link.start()
     closing.push_async_callback(link.close)
-    revocation = Revocation(Voices(database), link, utc_now)
-    closing.push_async_callback(_ended, asyncio.create_task(revocation.keep()))
+    revocation = Revocation(NatsCredentials(database), link, utc_now)
+    closing.push_async_callback(_ended, asyncio.create_task(revocation.run()))
     return revocation
 
 

@@ -1,4 +1,4 @@
-"""What an artifact costs: download + verify + unpack of 1 GB against `curl | tee >(sha256sum) | tar x`, in one run.
+"""Measures download, verification and unpacking of 1 GB against `curl | tee >(sha256sum) | tar x`, in one run.
 
 `python -m benchmarks.artifacts [BYTES]`; a local server sends the same file to both, in turn.
 """
@@ -18,28 +18,31 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_network
 from pathlib import Path
 
 import httpx2
 import psutil
 
-from agent.installer import Installer
-from agent.job import Job
-from agent.progress import Gauge
-from agent.settings import AgentSettings
-from agent.workshop import Workshop
-from contracts.messages import Command, Progress
-from domain.operation import Kind
+from nodesmith.agent.assembly import AgentAssembly
+from nodesmith.agent.operations.installer import Installer
+from nodesmith.agent.operations.job import Job
+from nodesmith.agent.operations.progress import Gauge
+from nodesmith.agent.settings import AgentSettings
+from nodesmith.contracts.nats.messages import Command, Progress
+from nodesmith.domain.operation import Kind
 
 SIZE = 1_000_000_000
 ROUNDS = 5
 FILES = 20
 BAR, GOAL = 0.85, 0.95
 RSS_BAR = 40_000_000
+LOOPBACK = (ip_network("127.0.0.0/8"),)
+"""the network of the benchmark's server"""
 
 
 def make_archive(folder: Path, size: int) -> Path:
-    """Noise in a few large files, as weights and libraries are."""
+    """Pack random bytes in a few large files, similar to weights and libraries."""
     content = folder / "content"
     content.mkdir()
     (content / "run.sh").write_text("#!/bin/sh\nexec sleep infinity\n")
@@ -53,7 +56,7 @@ def make_archive(folder: Path, size: int) -> Path:
 
 
 def serve(archive: str, port_file: str) -> None:
-    """The server's process: sendfile, so that it costs neither side much."""
+    """Run the server process; it uses sendfile to keep its own cost low."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -90,7 +93,7 @@ def served(archive: Path, folder: Path) -> Iterator[str]:
 
 
 def pipe(url: str, folder: Path, sha256: str) -> float:
-    """The floor: what a person types."""
+    """Run the baseline: a shell pipeline."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     line = f"curl -s {url} | tee >(sha256sum > {folder}.sum) | tar x -C {folder}; wait"
@@ -102,10 +105,10 @@ def pipe(url: str, folder: Path, sha256: str) -> float:
 
 
 async def installed(url: str, home: Path, sha256: str, size: int) -> tuple[float, int]:
-    """Ours: fetched, verified, unpacked, synced to the disk and swapped in; seconds and growth of RSS."""
+    """Install with the agent's code (fetch, verify, unpack, sync, swap); return the seconds and the growth of RSS."""
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()
-    async with workshop(home) as installer:
+    async with local_installer(home) as installer:
         command = Command(
             op_id="op", kind=Kind.INSTALL, family="bench", backend="bench", uri=url, sha256=sha256, size=size
         )
@@ -119,10 +122,12 @@ async def installed(url: str, home: Path, sha256: str, size: int) -> tuple[float
 
 
 @contextlib.asynccontextmanager
-async def workshop(home: Path) -> AsyncIterator[Installer]:
+async def local_installer(home: Path) -> AsyncIterator[Installer]:
     async with httpx2.AsyncClient(base_url="http://127.0.0.1:9") as http:
-        shop = Workshop(AgentSettings(home=home, name="bench", disk_headroom=0), http, lambda: ("", ""))
-        await shop.take_stock()
+        shop = AgentAssembly(
+            AgentSettings(home=home, name="bench", disk_headroom=0, source_networks=LOOPBACK), http, lambda: ("", "")
+        )
+        await shop.recover()
         try:
             yield shop.installer
         finally:
@@ -131,7 +136,7 @@ async def workshop(home: Path) -> AsyncIterator[Installer]:
 
 @contextlib.contextmanager
 def growth() -> Iterator[list[int]]:
-    """By how much the process grew at most, looked at 50 times a second."""
+    """Record the largest growth of the process's memory, sampled 50 times a second."""
     process, over, grown = psutil.Process(), threading.Event(), [0]
     before = process.memory_info().rss
 
@@ -165,15 +170,15 @@ def main(size: int) -> None:
 
 
 def compare(url: str, folder: Path, sha256: str, size: int) -> tuple[list[float], list[float], list[int]]:
-    """In turn, so that both meet the same machine."""
+    """Alternate both, so that they run under the same conditions."""
     floors, ours, grown = [], [], []
     for _ in range(ROUNDS):
         os.sync()
         floors.append(pipe(url, folder / "pipe", sha256))
         os.sync()
-        took, growth_of = asyncio.run(installed(url, folder / "home", sha256, size))
+        took, increase = asyncio.run(installed(url, folder / "home", sha256, size))
         ours.append(took)
-        grown.append(growth_of)
+        grown.append(increase)
     return floors, ours, grown
 
 

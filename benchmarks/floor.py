@@ -1,4 +1,4 @@
-"""The floor: the barest workflow that does one thing at a node over NATS. Ours is measured against it."""
+"""The baseline: a minimal workflow with one NATS request to a node. Operations are measured against it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,10 +11,12 @@ from temporalio.worker import Worker
 with workflow.unsafe.imports_passed_through():
     from nats.aio.msg import Msg
 
-    from bus.connection import Bus
+    from nodesmith.bus.connection import Bus
+from nodesmith.contracts.nats import subjects
 
 QUEUE = "bench-floor"
-SUBJECT = "nodes.bench-floor.backend.op"
+NODE = "bench-floor"
+SUBJECT = subjects.operation(NODE)
 STEP = timedelta(seconds=30)
 
 
@@ -33,15 +35,15 @@ class BareCancel:
     """Waits for a signal, then one activity, one NATS request."""
 
     def __init__(self) -> None:
-        self._told = False
+        self._is_cancelled = False
 
     @workflow.signal
     def cancel(self) -> None:
-        self._told = True
+        self._is_cancelled = True
 
     @workflow.run
     async def run(self, payload: str) -> str:
-        await workflow.wait_condition(lambda: self._told)
+        await workflow.wait_condition(lambda: self._is_cancelled)
         answer: str = await workflow.execute_activity("bare_request", payload, start_to_close_timeout=STEP)
         return answer
 
@@ -52,12 +54,12 @@ class Bare:
 
     @activity.defn(name="bare_request")
     async def bare_request(self, payload: str) -> str:
-        return (await self._bus.request(SUBJECT, payload.encode(), within=10)).decode()
+        return (await self._bus.request(SUBJECT, payload.encode(), within=10)).data.decode()
 
 
 @asynccontextmanager
 async def floor(client: Client, asking: Bus, answering: Bus) -> AsyncIterator[None]:
-    """A worker of the bare workflows, and somebody who answers at once."""
+    """Run a worker of the bare workflows, and a responder that answers at once."""
 
     async def answer(message: Msg) -> None:
         await message.respond(b"done")

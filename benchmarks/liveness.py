@@ -1,4 +1,4 @@
-"""How soon the control plane goes on: after a node's return, and after a worker was killed. `make bench-liveness`."""
+"""Measures how soon operations resume after a node's return and after a worker's kill: `make bench-liveness`."""
 
 import asyncio
 import os
@@ -13,20 +13,19 @@ from temporalio.client import Client
 
 from benchmarks.running import run
 from benchmarks.stage import Stage, p50, simulated, stage, verdict
-from bus.connection import connect_control
-from bus.credentials import CredentialIssuer
-from contracts import subjects
-from contracts.temporal import FLEET_MONITOR_ID
-from domain.operation import State
-from runtime.settings import ControlSettings
-from runtime.temporal import connect
+from nodesmith.bus.connection import connect_control
+from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.contracts.nats import subjects
+from nodesmith.contracts.temporal.operations import FLEET_MONITOR_ID
+from nodesmith.domain.operation import State
+from nodesmith.runtime.temporal import connect
 
 NODES = 20
 PREFIX = "back"
 WOKEN_WITHIN_S = 2.0
 RESUMED_WITHIN_S = 30.0
 PATIENCE_S = 600.0
-"""an operation or a monitor that has not gone on by then never will"""
+"""an operation or a monitor that has not resumed by then is stuck"""
 
 
 async def state_of(on: Stage, op_id: str) -> State:
@@ -39,7 +38,7 @@ async def until_waiting(on: Stage, op_id: str) -> None:
 
 
 async def left_waiting_at(on: Stage, op_id: str) -> datetime:
-    """When the operation stopped to wait, for the last time."""
+    """Return when the operation last left the state `waiting`."""
     while await state_of(on, op_id) in (State.QUEUED, State.WAITING):
         await asyncio.sleep(0.2)
     timeline = (await on.http.get(f"/api/operations/{op_id}")).json()["timeline"]
@@ -48,11 +47,11 @@ async def left_waiting_at(on: Stage, op_id: str) -> datetime:
 
 
 async def wakes(on: Stage) -> list[float]:
-    """Seconds from a node's first heartbeat to its operation going on."""
-    heard: dict[str, datetime] = {}
+    """Return the seconds from each node's first heartbeat to the moment when its operation resumes."""
+    first_heartbeats: dict[str, datetime] = {}
 
     async def note(message: Msg) -> None:
-        heard.setdefault(message.subject.split(".")[1], datetime.now(UTC))
+        first_heartbeats.setdefault(message.subject.split(".")[1], datetime.now(UTC))
 
     async with simulated(on, NODES, prefix=PREFIX, seconds=2) as names:
         ids = {node["name"]: node["id"] for node in (await on.http.get("/api/nodes")).json()}
@@ -65,25 +64,27 @@ async def wakes(on: Stage) -> list[float]:
     bus = await connect_control(on.nats_url, CredentialIssuer(on.secret("nats-account-seed")), name="bench")
     await bus.subscribe(subjects.EVERY_HEARTBEAT, note)
     async with simulated(on, NODES, prefix=PREFIX, seconds=2):
-        went_on = {name: await left_waiting_at(on, op_id) for name, op_id in operations.items()}
+        resumed = {name: await left_waiting_at(on, op_id) for name, op_id in operations.items()}
     await bus.close()
-    return [(went_on[name] - heard[ids[name]]).total_seconds() for name in names]
+    return [(resumed[name] - first_heartbeats[ids[name]]).total_seconds() for name in names]
 
 
-async def watch_is_kept(client: Client, *, attempt: int) -> bool:
-    told = await client.get_workflow_handle(FLEET_MONITOR_ID).describe()
+async def is_monitor_running(client: Client, *, attempt: int) -> bool:
+    description = await client.get_workflow_handle(FLEET_MONITOR_ID).describe()
     running = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
-    return any(each.attempt >= attempt and each.state == running for each in told.raw_description.pending_activities)
+    return any(
+        each.attempt >= attempt and each.state == running for each in description.raw_description.pending_activities
+    )
 
 
 async def resumption(on: Stage) -> float:
-    """Seconds from kill -9 of the only worker, which is started again, to the watch over the fleet going on."""
-    client = await connect(ControlSettings(temporal_address=on.temporal_address))
-    while not await watch_is_kept(client, attempt=1):
+    """Return the seconds from kill -9 of the only worker, which is restarted, until the fleet monitor runs again."""
+    client = await connect(on.temporal)
+    while not await is_monitor_running(client, attempt=1):
         await asyncio.sleep(0.2)
     os.kill(on.pids()["worker"], signal.SIGKILL)
     began = time.monotonic()
-    while not await watch_is_kept(client, attempt=2):
+    while not await is_monitor_running(client, attempt=2):
         await asyncio.sleep(0.2)
     return time.monotonic() - began
 

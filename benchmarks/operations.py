@@ -1,4 +1,4 @@
-"""What an operation costs, as ratios to the floor of the same run: `make bench`."""
+"""Measures the cost of operations as ratios to the baseline of the same run: `make bench`."""
 
 import asyncio
 import itertools
@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -15,23 +16,22 @@ import psutil
 from nats.aio.msg import Msg
 from temporalio.client import Client
 
-from benchmarks.floor import QUEUE, BareCancel, BareOperation, floor
+from benchmarks.floor import NODE, QUEUE, BareCancel, BareOperation, floor
 from benchmarks.running import BenchmarkFailed, first_of_group, run
 from benchmarks.stage import Stage, at_once, p50, p99, simulated, stage, timed, verdict
-from bus.connection import Bus, connect_control
-from bus.credentials import CredentialIssuer
-from contracts import subjects
-from contracts.messages import Progress
-from domain.operation import ENDED, State
-from runtime.settings import ControlSettings
-from runtime.temporal import connect
+from nodesmith.bus.connection import Bus, connect_control, node_bus
+from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.contracts.nats import subjects
+from nodesmith.contracts.nats.messages import Progress
+from nodesmith.domain.operation import ENDED, State
+from nodesmith.runtime.temporal import connect
 
 IN_FLIGHT = 50
 OPERATIONS = 500
 BACKENDS = 7
-"""on each node; no divisor of the number of nodes, so that a node gets them in turn"""
+"""per node; not a divisor of the number of nodes, so that each node gets all of them in turn"""
 PATIENCE_S = 300.0
-"""an operation that has not begun or ended by then is stuck"""
+"""an operation that has not started or ended by then is stuck"""
 INSTANT = "instant"
 SLOW = "slow"
 INSTANT_PARTS = {"admission", "throughput", "memory"}
@@ -41,12 +41,15 @@ EVERY_PART = (*INSTANT_PARTS, "batch", "cancel", "progress", "room")
 @asynccontextmanager
 async def floors(on: Stage) -> AsyncIterator[tuple[Client, Bus]]:
     async with AsyncExitStack() as closing:
-        client = await connect(ControlSettings(temporal_address=on.temporal_address))
+        client = await connect(on.temporal)
         issuer = CredentialIssuer(on.secret("nats-account-seed"))
         asking = await connect_control(on.nats_url, issuer, name="bench-asks")
         closing.push_async_callback(asking.close)
-        answering = await connect_control(on.nats_url, issuer, name="bench-answers")
+        credential = issuer.node_credential(NODE, lifetime=timedelta(hours=1))
+        answering = node_bus(on.nats_url, NODE, lambda: credential)
+        answering.start()
         closing.push_async_callback(answering.close)
+        await answering.wait_up(PATIENCE_S)
         await closing.enter_async_context(floor(client, asking, answering))
         yield client, asking
 
@@ -59,7 +62,7 @@ NAMES = (f"b-{number}" for number in itertools.cycle(range(BACKENDS)))
 
 
 async def install(on: Stage, node: str) -> str:
-    """The next of a node's backends, by force, so that no operation joins another and each one is work."""
+    """Install the next backend with force, so that no operation joins another or is skipped."""
     body = {"uri": "https://example.invalid/x.tar.gz", "name": next(NAMES), "sha256": "0" * 64, "force": True}
     answer = await on.http.post(f"/api/nodes/{node}/backends/install", json=body)
     if answer.is_error:
@@ -69,7 +72,7 @@ async def install(on: Stage, node: str) -> str:
 
 
 class Ends:
-    """Follows the event stream, and tells who waits that an operation ended."""
+    """Follows the event stream, and lets callers wait for the start or the end of operations."""
 
     def __init__(self) -> None:
         self._ended: dict[str, asyncio.Event] = {}
@@ -77,24 +80,24 @@ class Ends:
         self.ticks: dict[tuple[str, int], float] = {}
 
     async def ended(self, *op_ids: str) -> None:
-        await self._all(self._ended, op_ids, "end")
+        await self._wait_for_all(self._ended, op_ids, "end")
 
     async def begun(self, *op_ids: str) -> None:
-        """Until they run on their nodes; one that ends before that is an error."""
-        await self._all(self._begun, op_ids, "begin")
+        """Wait until the operations run on their nodes; raise if one has already ended."""
+        await self._wait_for_all(self._begun, op_ids, "begin")
         if early := [op_id for op_id in op_ids if op_id in self._ended and self._ended[op_id].is_set()]:
             raise BenchmarkFailed(f"{len(early)} operations ended too early, {early[0]} among them")
 
     @staticmethod
-    async def _all(events: dict[str, asyncio.Event], op_ids: Sequence[str], what: str) -> None:
+    async def _wait_for_all(events: dict[str, asyncio.Event], op_ids: Sequence[str], what: str) -> None:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 for op_id in op_ids:
                     await events.setdefault(op_id, asyncio.Event()).wait()
         except TimeoutError:
             missing = [op_id for op_id in op_ids if not events.setdefault(op_id, asyncio.Event()).is_set()]
-            told = f"{len(missing)} operations did not {what} within {PATIENCE_S:.0f} s"
-            raise BenchmarkFailed(f"{told}, {missing[0]} among them") from None
+            problem = f"{len(missing)} operations did not {what} within {PATIENCE_S:.0f} s"
+            raise BenchmarkFailed(f"{problem}, {missing[0]} among them") from None
 
     async def follow(self, on: Stage, ready: asyncio.Event) -> None:
         async with on.http.stream("GET", "/api/events", timeout=None) as stream:
@@ -120,18 +123,18 @@ async def whole(on: Stage, ends: Ends, node: str) -> None:
 
 
 async def admission(on: Stage, client: Client, nodes: Sequence[str]) -> str:
-    """POST -> 202 beside a bare start_workflow."""
+    """Compare POST -> 202 with a bare start_workflow."""
     started = [
         await timed(lambda: client.start_workflow(BareOperation.run, "x", id=f"b-{uuid.uuid4()}", task_queue=QUEUE))
         for _ in range(100)
     ]
-    asked = [await timed(partial(install, on, nodes[number % len(nodes)])) for number in range(100)]
-    figures = f"(202 in {p50(asked) * 1e3:.1f} ms, bare start {p50(started) * 1e3:.1f} ms)"
-    return verdict("POST -> 202, p50, to a bare start_workflow", p50(asked) / p50(started), bar=3, goal=2) + figures
+    admitted = [await timed(partial(install, on, nodes[number % len(nodes)])) for number in range(100)]
+    figures = f"(202 in {p50(admitted) * 1e3:.1f} ms, bare start {p50(started) * 1e3:.1f} ms)"
+    return verdict("POST -> 202, p50, to a bare start_workflow", p50(admitted) / p50(started), bar=3, goal=2) + figures
 
 
 async def throughput(on: Stage, client: Client, ends: Ends, nodes: Sequence[str]) -> str:
-    """Whole operations with instant nodes beside the bare workflow with one NATS activity, alternating."""
+    """Compare complete operations on instant nodes with the bare workflow of one NATS activity, alternating."""
     ours, theirs = 0.0, 0.0
     for _ in range(2):
         theirs += await at_once([partial(bare, client)] * OPERATIONS, IN_FLIGHT)
@@ -157,7 +160,7 @@ async def batch_of_a_hundred(on: Stage, ends: Ends, nodes: Sequence[str]) -> str
 
 
 async def cancels(on: Stage, client: Client, ends: Ends, nodes: Sequence[str]) -> list[str]:
-    """Fifty cancels at once, from the request to the node's own word, beside signal -> activity -> NATS."""
+    """Compare fifty concurrent cancels, until the node's acknowledgement, with signal -> activity -> NATS."""
     handles = [
         await client.start_workflow(BareCancel.run, "x", id=f"c-{uuid.uuid4()}", task_queue=QUEUE) for _ in range(50)
     ]
@@ -186,7 +189,7 @@ async def cancels(on: Stage, client: Client, ends: Ends, nodes: Sequence[str]) -
 
 
 async def room(on: Stage, ends: Ends, nodes: Sequence[str]) -> list[str]:
-    """Five hundred slow installs run; then somebody asks for one more, and cancels it."""
+    """Measure one more install, and its cancel, while 500 slow installs run."""
     crowd = await asyncio.gather(*(install(on, node) for node in nodes[:-1]))
     await ends.begun(*crowd)
     began = time.perf_counter()
@@ -204,12 +207,12 @@ async def room(on: Stage, ends: Ends, nodes: Sequence[str]) -> list[str]:
 
 
 async def progress(on: Stage, ends: Ends, asking: Bus, nodes: Sequence[str]) -> str:
-    """How much later a tick reaches a reader of the stream than a listener on the bus."""
+    """Measure how much later a progress tick reaches a client of the stream than a subscriber on the bus."""
     at_bus: dict[tuple[str, int], float] = {}
 
     async def tick(message: Msg) -> None:
-        told = Progress.decode(message.data)
-        at_bus.setdefault((told.op_id, told.bytes_done), time.perf_counter())
+        report = Progress.decode(message.data)
+        at_bus.setdefault((report.op_id, report.bytes_done), time.perf_counter())
 
     await asking.subscribe(subjects.EVERY_PROGRESS, tick)
     ends.ticks.clear()
@@ -221,7 +224,7 @@ async def progress(on: Stage, ends: Ends, asking: Bus, nodes: Sequence[str]) -> 
 
 
 async def memory(on: Stage, ends: Ends, nodes: Sequence[str]) -> list[str]:
-    """Does it grow with the operations done? From the 1,000th to the 5,000th."""
+    """Measure the growth of memory from the 1,000th to the 5,000th operation."""
     processes = {name: psutil.Process(pid) for name, pid in on.pids().items() if name in ("api", "worker")}
     before: dict[str, int] = {}
     for done in range(1000, 6000, 1000):

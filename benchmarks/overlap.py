@@ -1,6 +1,6 @@
-"""Upgrades under load: a client calls every 20 ms; how long was it without an answer? `python -m benchmarks.overlap`.
+"""Measures the outage of an upgrade for a client that calls every 20 ms: `python -m benchmarks.overlap`.
 
-The policy `overlap` has the bar of 1 s; `3-broken` is the release that has to be rolled back by itself.
+The policy `overlap` has a bar of 1 s; `3-broken` is a release that must be rolled back automatically.
 """
 
 import asyncio
@@ -12,23 +12,23 @@ from pathlib import Path
 
 import httpx2
 
-from agent.failures import OperationFailed
-from agent.job import Job
-from agent.progress import Gauge
-from agent.settings import AgentSettings
-from agent.workshop import Workshop
-from contracts.messages import Command, Progress, UpgradePolicy
-from domain.operation import Kind
-from gallery.archive import digest, pack
+from nodesmith.agent.assembly import AgentAssembly
+from nodesmith.agent.operations.failures import OperationFailed
+from nodesmith.agent.operations.job import Job
+from nodesmith.agent.operations.progress import Gauge
+from nodesmith.agent.settings import AgentSettings
+from nodesmith.contracts.nats.messages import Command, Progress, UpgradePolicy
+from nodesmith.domain.operation import Kind
+from nodesmith.gallery.archive import digest, pack
 
 BAR_S = 1.0
 _ECHO = Path(__file__).parents[1] / "gallery" / "builtin_backends" / "echo"
 
 
 class Caller:
-    """Looks the address up again when a call fails, as any client of a moving backend has to."""
+    """A client that looks up the backend's address again after a failed call."""
 
-    def __init__(self, shop: Workshop) -> None:
+    def __init__(self, shop: AgentAssembly) -> None:
         self._shop = shop
         self._address = ""
         self.longest_s = 0.0
@@ -57,8 +57,8 @@ class Caller:
             return False
 
 
-async def change(shop: Workshop, folder: Path, version: str, policy: UpgradePolicy, kind: Kind) -> str:
-    """One operation; how it ended."""
+async def change(shop: AgentAssembly, folder: Path, version: str, policy: UpgradePolicy, kind: Kind) -> str:
+    """Run one operation and return its outcome."""
     archive = folder / f"echo-{version}.tar.gz"
     pack([_ECHO / "shared", _ECHO / version], archive)
     command = Command(
@@ -82,11 +82,11 @@ async def change(shop: Workshop, folder: Path, version: str, policy: UpgradePoli
     return "succeeded"
 
 
-async def measured(shop: Workshop, folder: Path, version: str, policy: UpgradePolicy) -> dict[str, object]:
+async def measured(shop: AgentAssembly, folder: Path, version: str, policy: UpgradePolicy) -> dict[str, object]:
     caller = Caller(shop)
     calling = asyncio.create_task(caller.run())
     await asyncio.sleep(0.5)
-    end = await change(shop, folder, version, policy, Kind.UPGRADE)
+    outcome = await change(shop, folder, version, policy, Kind.UPGRADE)
     await asyncio.sleep(0.5)
     calling.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -94,7 +94,7 @@ async def measured(shop: Workshop, folder: Path, version: str, policy: UpgradePo
     return {
         "to": version,
         "policy": policy,
-        "end": end,
+        "end": outcome,
         "longest_outage_s": round(caller.longest_s, 3),
         "calls": caller.calls,
         "failed_calls": caller.failures,
@@ -108,10 +108,17 @@ async def _ignore(_progress: Progress) -> None:
 async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-overlap-") as name:
         folder = Path(name)
-        settings = AgentSettings(home=folder, name="bench", disk_headroom=0, keep_backends=False, health_timeout=5)
+        settings = AgentSettings(
+            home=folder,
+            name="bench",
+            disk_headroom=0,
+            keep_backends=False,
+            health_timeout=5,
+            source_folders=("/",),
+        )
         async with httpx2.AsyncClient(base_url="http://127.0.0.1:9") as http:
-            shop = Workshop(settings, http, lambda: ("", ""))
-            await shop.take_stock()
+            shop = AgentAssembly(settings, http, lambda: ("", ""))
+            await shop.recover()
             await change(shop, folder, "1", UpgradePolicy.RESTART, Kind.INSTALL)
             for version, policy in (
                 ("3-broken", UpgradePolicy.OVERLAP),

@@ -1,4 +1,4 @@
-"""What a registry of 5,000 nodes costs, as ratios to the bare queries of the same run: `make bench-registry`."""
+"""Measures a registry of 5,000 nodes as ratios to the bare queries of the same run: `make bench-registry`."""
 
 import asyncio
 import time
@@ -16,13 +16,12 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from benchmarks.running import run
 from benchmarks.stage import Stage, p50, stage, timed, verdict
-from bus.connection import Bus, connect_control
-from bus.credentials import CredentialIssuer
-from contracts import subjects
-from contracts.messages import Heartbeat, Resources
-from domain.selector import parse
-from stack.postgres import PostgresServer
-from store.node_list import NodeQuery, page_statement
+from nodesmith.bus.connection import Bus, connect_control
+from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.contracts.nats import subjects
+from nodesmith.contracts.nats.messages import Heartbeat, Resources
+from nodesmith.domain.selector import parse
+from nodesmith.store.nodes.node_list import NodeQuery, page_statement
 
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Driver = psycopg.AsyncConnection[Any]
@@ -48,7 +47,7 @@ FILL = f"""
     INSERT INTO inventory_scans (node_id, asked_at, boot_id) SELECT id, now(), 'b' FROM nodes;
     ANALYZE;
 """
-"""nodes that were asked for their inventory already: the steady state"""
+"""nodes with a completed inventory scan: the steady state"""
 
 
 async def main() -> None:
@@ -61,15 +60,15 @@ async def main() -> None:
 
 
 async def _pages(on: Stage, database: Driver) -> None:
-    """The bare query asks PostgreSQL for the same rows, with the driver alone: the least that an answer can cost."""
+    """Compare GET with the bare query: the same rows with the driver alone, the lowest possible cost of an answer."""
     for what, query in (
         ("first page of 5,000 nodes", NodeQuery(limit=PAGE)),
         ("selector over 5,000 nodes", NodeQuery(limit=PAGE, selector=parse(SELECTOR))),
     ):
-        asked = f"/api/nodes?{urlencode({'limit': PAGE, 'selector': str(query.selector)})}"
+        path = f"/api/nodes?{urlencode({'limit': PAGE, 'selector': str(query.selector)})}"
         async with _link(on) as link:
             floor, ours = await _side_by_side(
-                partial(_fetch, database, *_bare(query)), partial(_get, link, asked, on.secret("admin-token"))
+                partial(_fetch, database, *_bare(query)), partial(_get, link, path, on.secret("admin-token"))
             )
         line = verdict(f"{what}: GET over HTTP / the bare query", ours / floor, bar=3, goal=1.5)
         print(f"{line}  {ours * 1e3:.1f} / {floor * 1e3:.1f} ms")
@@ -84,7 +83,7 @@ async def _link(on: Stage) -> AsyncIterator[Link]:
 
 
 async def _get(link: Link, path: str, token: str) -> bytes:
-    """The barest client there is: what is measured is the server."""
+    """Send a request over a raw socket, so that the client adds no cost to the measurement."""
     reader, writer = link
     writer.write(f"GET {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -94,15 +93,15 @@ async def _get(link: Link, path: str, token: str) -> bytes:
 
 
 def _bare(query: NodeQuery) -> tuple[str, Mapping[str, Any]]:
-    """The statement of the list as text with its values."""
-    wanted = page_statement(query).params(now=datetime.now(UTC), limit=PAGE + 1)
+    """Return the list's SQL statement as text with its parameters."""
+    statement = page_statement(query).params(now=datetime.now(UTC), limit=PAGE + 1)
     dialect: Dialect = PGDialect_psycopg()  # type: ignore[no-untyped-call]
-    ready = wanted.compile(dialect=dialect).construct_expanded_state()
+    ready = statement.compile(dialect=dialect).construct_expanded_state()
     return ready.statement, ready.parameters
 
 
 async def _side_by_side(floor: Callable[[], Awaitable[Any]], ours: Callable[[], Awaitable[Any]]) -> tuple[float, float]:
-    """In turns, so that whatever else the machine does falls on both."""
+    """Alternate both, so that other load on the machine affects them equally."""
     for warm in (floor, ours) * 10:
         await warm()
     times = [(await timed(floor), await timed(ours)) for _ in range(ROUNDS)]
@@ -120,15 +119,15 @@ async def _heartbeats(on: Stage, bus: Bus, ids: list[str]) -> None:
     busy = await _cores(on)
     beating.cancel()
     cost = {name: busy[name] - idle[name] for name in busy}
-    told = ", ".join(f"{name} {value:.3f}" for name, value in cost.items())
+    details = ", ".join(f"{name} {value:.3f}" for name, value in cost.items())
     print(
         verdict("5,000 nodes every 10 s, cores of the control plane", sum(cost.values()), bar=0.25, goal=0.15, unit="")
     )
-    print(f"  {told}; idle {sum(idle.values()):.3f}")
+    print(f"  {details}; idle {sum(idle.values()):.3f}")
 
 
 async def _beat(bus: Bus, ids: list[str]) -> None:
-    """Every node once in ten seconds, evenly spread."""
+    """Send the heartbeat of every node once in ten seconds, evenly spread."""
     step, began = EVERY_S / len(ids), time.monotonic()
     resources = Resources(total_ram=64 * 10**9, available_ram=48 * 10**9, total_disk=10**12, available_disk=5 * 10**11)
     beats = [
@@ -144,7 +143,7 @@ async def _beat(bus: Bus, ids: list[str]) -> None:
 
 
 async def _cores(on: Stage) -> dict[str, float]:
-    """CPU seconds a second of each process that a heartbeat passes, children included."""
+    """Return the CPU usage of each process that handles a heartbeat, children included."""
     pids = {name: pid for name, pid in on.pids().items() if name in ("worker", "postgres", "nats")}
     before, began = {name: _seconds(pid) for name, pid in pids.items()}, time.monotonic()
     await asyncio.sleep(WINDOW_S)
@@ -160,10 +159,7 @@ def _seconds(pid: int) -> float:
 
 @asynccontextmanager
 async def _database(on: Stage) -> AsyncIterator[Driver]:
-    server = PostgresServer(
-        on.home / "postgres", on.ready["ports"]["postgres"], on.secret("postgres-password"), on.home / "postgres.log"
-    )
-    async with await psycopg.AsyncConnection.connect(server.url(), autocommit=True) as connection:
+    async with await psycopg.AsyncConnection.connect(on.database_url, autocommit=True) as connection:
         yield connection
 
 

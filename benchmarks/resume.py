@@ -1,6 +1,6 @@
-"""A download that survives: at a limited rate, the link cut three times, the agent killed at 90 %.
+"""Measures a resumed download: limited rate, connection cut three times, agent killed at 90 %.
 
-`python -m benchmarks.resume [BYTES]`; bytes sent by the server in all, against the size of the artifact (bar: 1.02).
+`python -m benchmarks.resume [BYTES]`; reports all bytes sent relative to the artifact's size (bar: 1.02).
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from pathlib import Path
 
 import httpx2
 
-from agent.job import Job
-from agent.progress import Gauge
-from agent.settings import AgentSettings
-from agent.workshop import Workshop
-from benchmarks.artifacts import SIZE, make_archive
-from contracts.messages import Command, Progress
-from domain.operation import Kind
+from benchmarks.artifacts import LOOPBACK, SIZE, make_archive
+from nodesmith.agent.assembly import AgentAssembly
+from nodesmith.agent.operations.job import Job
+from nodesmith.agent.operations.progress import Gauge
+from nodesmith.agent.settings import AgentSettings
+from nodesmith.contracts.nats.messages import Command, Progress
+from nodesmith.domain.operation import Kind
 
 SECONDS = 20
 CUTS = (0.25, 0.5, 0.75)
@@ -38,7 +38,7 @@ _BLOCK = 256 * 1024
 
 
 class Link:
-    """Counts what goes over it, and is cut when told."""
+    """Counts the bytes that it sends, and can be cut."""
 
     def __init__(self, archive: Path) -> None:
         self.archive = archive
@@ -50,7 +50,7 @@ class Link:
     def cut(self) -> None:
         self._cut.set()
 
-    def pass_on(self, handler: BaseHTTPRequestHandler, start: int) -> None:
+    def send(self, handler: BaseHTTPRequestHandler, start: int) -> None:
         self._cut.clear()
         with self.archive.open("rb") as file:
             file.seek(start)
@@ -76,7 +76,7 @@ def served(link: Link) -> Iterator[str]:
             self.send_header("ETag", '"bench"')
             self.end_headers()
             with contextlib.suppress(OSError):
-                link.pass_on(self, start)
+                link.send(self, start)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass
@@ -92,15 +92,17 @@ def served(link: Link) -> Iterator[str]:
 
 
 async def install(url: str, home: Path, sha256: str, size: int) -> None:
-    """The agent's process: what it does with one command."""
+    """Run the agent's process for one command."""
 
     async def ignore(_progress: Progress) -> None:
         pass
 
-    settings = AgentSettings(home=home, name="bench", disk_headroom=0, bandwidth_limit=size // SECONDS)
+    settings = AgentSettings(
+        home=home, name="bench", disk_headroom=0, bandwidth_limit=size // SECONDS, source_networks=LOOPBACK
+    )
     async with httpx2.AsyncClient(base_url="http://127.0.0.1:9") as http:
-        shop = Workshop(settings, http, lambda: ("", ""))
-        await shop.take_stock()
+        shop = AgentAssembly(settings, http, lambda: ("", ""))
+        await shop.recover()
         command = Command(
             op_id="op", kind=Kind.INSTALL, family="bench", backend="bench", uri=url, sha256=sha256, size=size
         )
@@ -111,23 +113,23 @@ async def install(url: str, home: Path, sha256: str, size: int) -> None:
     print(json.dumps({"changed": done.changed, "reused": job.bytes_reused}))
 
 
-def live_through(url: str, home: Path, sha256: str, link: Link) -> str:
-    """Cut, cut, cut, kill, start again; what the last process says."""
+def run_with_faults(url: str, home: Path, sha256: str, link: Link) -> str:
+    """Cut the connection three times, kill the agent, start it again; return the last process's output."""
     size = link.archive.stat().st_size
     command = [sys.executable, "-m", "benchmarks.resume", "install", url, str(home), sha256, str(size)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     partial = home / "downloads" / f"{sha256}.part"
     for share in CUTS:
-        _until(partial, share * size)
+        _wait_for_size(partial, share * size)
         link.cut()
-    _until(partial, KILLED_AT * size)
+    _wait_for_size(partial, KILLED_AT * size)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     again = subprocess.run(command, check=True, capture_output=True, text=True)
     return again.stdout.strip().splitlines()[-1]
 
 
-def _until(partial: Path, size: float) -> None:
+def _wait_for_size(partial: Path, size: float) -> None:
     while not partial.exists() or partial.stat().st_size < size:
         time.sleep(0.005)
 
@@ -140,7 +142,7 @@ def main(size: int) -> None:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         began = time.perf_counter()
         with served(link) as url:
-            said = json.loads(live_through(url, folder / "home", sha256, link))
+            result = json.loads(run_with_faults(url, folder / "home", sha256, link))
         whole = link.archive.stat().st_size
         report = {
             "size": whole,
@@ -148,7 +150,7 @@ def main(size: int) -> None:
             "ratio": round(link.sent / whole, 4),
             "bar": BAR,
             "connections": link.connections,
-            "last_process": said,
+            "last_process": result,
             "seconds": round(time.perf_counter() - began, 1),
         }
         print(json.dumps(report, indent=1))

@@ -1,4 +1,4 @@
-"""A benchmark as a process: it ends with its figures, or with the reason why it could not go on."""
+"""Runs a benchmark as a process that ends with its figures, or with the reason for its failure."""
 
 import asyncio
 import contextlib
@@ -11,11 +11,11 @@ import httpx2
 
 
 class BenchmarkFailed(Exception):
-    """The benchmark cannot go on."""
+    """The benchmark cannot continue."""
 
 
 def run(main: Coroutine[Any, Any, int | None]) -> None:
-    """Run it to its end. However it ends, what it has started is stopped."""
+    """Run a benchmark to its end, and stop the processes that it started however it ends."""
     try:
         code = asyncio.run(_until_terminated(main))
     except (BenchmarkFailed, httpx2.HTTPError, TimeoutError) as error:
@@ -26,7 +26,7 @@ def run(main: Coroutine[Any, Any, int | None]) -> None:
 
 
 async def _until_terminated(main: Coroutine[Any, Any, int | None]) -> int | None:
-    """SIGTERM unwinds as Ctrl-C does: Python would end without stopping anything."""
+    """Cancel the benchmark on SIGTERM, which would otherwise end Python without any clean-up."""
     running = asyncio.ensure_future(main)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     return await running
@@ -34,7 +34,7 @@ async def _until_terminated(main: Coroutine[Any, Any, int | None]) -> int | None
 
 @contextlib.contextmanager
 def first_of_group() -> Iterator[None]:
-    """Of a group of errors the first: the others follow from it."""
+    """Replace an exception group with its first exception, which caused the others."""
     try:
         yield
     except BaseExceptionGroup as errors:

@@ -1,6 +1,6 @@
-"""Two APIs, two workers, 200 nodes that fail now and then, random cancels, a worker killed every 10 s: `make soak`.
+"""Soak test: two APIs, two workers, 200 nodes with failures, random cancels, a worker killed every 10 s: `make soak`.
 
-Ends with a count, and with exit code 1 unless every operation ended, once, as its node says.
+Prints the totals; the exit code is 1 unless every operation ended exactly once and as its node reports.
 """
 
 import asyncio
@@ -13,19 +13,21 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
 
 from benchmarks.running import run
 from benchmarks.stage import Stage, at_once, simulated, stage
-from bus.commands import NodeClient
-from bus.connection import connect_control
-from bus.credentials import CredentialIssuer
-from bus.reports import ReportHub
-from contracts.messages import Result
-from domain.operation import ENDED, State
+from nodesmith.bus.commands import NodeClient
+from nodesmith.bus.connection import connect_control
+from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.bus.reports import ReportHub
+from nodesmith.contracts.nats.messages import Result
+from nodesmith.domain.operation import ENDED, State
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.nodes import Nodes
+from tests.e2e.test_replicas import environment_of
 
 NODES = 200
 OPERATIONS = int(os.environ.get("SOAK_OPERATIONS", "2000"))
@@ -35,14 +37,14 @@ IN_FLIGHT = 60
 KILL_EVERY_S = 10.0
 PATIENCE_S = 600.0
 NO_ANSWER = 0
-WORDS: dict[str, set[Result | None]] = {
+NODE_RESULTS: dict[str, set[Result | None]] = {
     State.SUCCEEDED: {Result.SUCCEEDED},
     State.CANCELLED: {Result.CANCELLED, Result.FAILED, None},
     State.FAILED: {Result.FAILED},
     State.DEAD_LETTER: {Result.FAILED},
 }
-"""what a node may say of an operation that ended so; one that was cancelled may never have reached it, or only a
-failed attempt of it"""
+"""the results that a node may report for each final state; a cancelled operation may never have reached it, or only
+with a failed attempt"""
 ENVIRONMENT = {
     "NODESMITH_POLICY__BACK_OFF_FIRST": "1s",
     "NODESMITH_POLICY__BACK_OFF_CAP": "5s",
@@ -52,14 +54,9 @@ ENVIRONMENT = {
 }
 
 
-def environment_of(pid: int) -> dict[str, str]:
-    entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return dict(entry.decode().split("=", 1) for entry in entries if b"=" in entry)
-
-
 @contextlib.contextmanager
 def another(on: Stage, name: str, module: str, **changes: str) -> Iterator[None]:
-    """A second process of that kind, started as the first was."""
+    """Start a second process of that kind with the environment of the first."""
     environment = {**os.environ, **environment_of(on.pids()[name]), **changes}
     process = subprocess.Popen([sys.executable, "-m", module], env=environment, stderr=subprocess.DEVNULL)
     try:
@@ -80,7 +77,7 @@ class Soak:
         self.kills = 0
 
     async def ask(self) -> None:
-        """One operation somewhere; refusals for a backend that is busy are part of the game."""
+        """Start one operation on a random node; refusals for a busy backend are expected."""
         node, number = self._random.choice(self._nodes), self._random.randrange(BACKENDS)
         source = {"uri": f"https://example.invalid/{number}.tar.gz", "sha256": "0" * 64}
         body = {**source, "name": f"b{number}", "force": True}
@@ -126,25 +123,27 @@ class Soak:
 
 
 async def contradicted(on: Stage, ended: dict[str, dict[str, Any]]) -> list[str]:
-    """Operations that ended otherwise than their nodes say, which are asked one by one."""
+    """Return the operations whose outcome differs from the node's; every node is queried."""
     issuer = CredentialIssuer(on.secret("nats-account-seed"))
-    bus = await connect_control(on.nats_url, issuer, name="soak")
+    database = Database(on.database_url)
+    bus = await connect_control(on.nats_url, issuer, name="soak", keys=Nodes(database))
     nodes = NodeClient(bus, ReportHub(bus))
 
     async def difference(op_id: str, operation: dict[str, Any]) -> str:
-        told = await nodes.ask(operation["node_id"], op_id, within=10)
-        said = told.outcome.result if told.outcome else None
+        reply = await nodes.ask(operation["node_id"], op_id, within=10)
+        result = reply.outcome.result if reply.outcome else None
         state, reason = operation["state"], operation["reason"]
-        return "" if said in WORDS[state] else f"{op_id}: {state} ({reason}), but its node says {said}"
+        return "" if result in NODE_RESULTS[state] else f"{op_id}: {state} ({reason}), but its node reports {result}"
 
     try:
         differences = [await difference(op_id, operation) for op_id, operation in ended.items()]
         return [each for each in differences if each]
     finally:
         await bus.close()
+        await database.close()
 
 
-def judge(soak: Soak, ended: dict[str, dict[str, Any]], lied: list[str]) -> int:
+def judge(soak: Soak, ended: dict[str, dict[str, Any]], contradictions: list[str]) -> int:
     states = Counter(operation["state"] for operation in ended.values())
     ends = [
         [event["state"] for event in operation["timeline"] if event["state"] in ENDED] for operation in ended.values()
@@ -152,15 +151,20 @@ def judge(soak: Soak, ended: dict[str, dict[str, Any]], lied: list[str]) -> int:
     twice = sum(len(each) != 1 for each in ends)
     stuck = len(set(soak.accepted)) - len(ended)
     print(f"answers {dict(soak.answers)}; operations {len(set(soak.accepted))}; workers killed {soak.kills}")
-    print(f"ended {dict(states)}; stuck {stuck}, ended twice {twice}, otherwise than the node says {len(lied)}")
-    print(*lied[:5], sep="\n")
-    return 1 if stuck or twice or lied else 0
+    print(
+        f"ended {dict(states)}; stuck {stuck}, ended twice {twice}, otherwise than the node says {len(contradictions)}"
+    )
+    print(*contradictions[:5], sep="\n")
+    return 1 if stuck or twice or contradictions else 0
 
 
 @contextlib.asynccontextmanager
 async def two_of_each(on: Stage) -> AsyncIterator[list[httpx2.AsyncClient]]:
     port = on.ready["ports"]["api"] + 9
-    with another(on, "api", "api.main", NODESMITH_API_PORT=str(port)), another(on, "worker", "workers.main"):
+    with (
+        another(on, "api", "nodesmith.api.main", NODESMITH_API_PORT=str(port)),
+        another(on, "worker", "nodesmith.workers.main"),
+    ):
         async with httpx2.AsyncClient(
             base_url=f"http://127.0.0.1:{port}", headers=on.http.headers, timeout=60, trust_env=False
         ) as second:

@@ -1,4 +1,4 @@
-"""Commands to a node and its answers: the control plane's end and the node's end side by side."""
+"""Commands to a node and its replies: the client of the control plane and the server of the node."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,10 +10,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import structlog
 from nats.aio.msg import Msg
 
-from bus.connection import Bus
-from bus.reports import ReportHub, Reports
-from contracts import subjects
-from contracts.messages import (
+from nodesmith.bus.connection import Bus
+from nodesmith.bus.reports import ReportHub, Reports, signed_outcome
+from nodesmith.bus.signing import Signed
+from nodesmith.contracts.nats import subjects
+from nodesmith.contracts.nats.messages import (
     Answer,
     BackendList,
     CancelCommand,
@@ -25,47 +26,55 @@ from contracts.messages import (
     OpReply,
     StopOrder,
 )
-from domain.errors import NoAnswer
-from domain.operation import Kind, Reason
+from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.domain.errors import NoAnswer
+from nodesmith.domain.operation import Kind, Reason
 
 log = structlog.stdlib.get_logger(__name__)
 
-Reply = TypeVar("Reply", bound=Message)
-Asked = TypeVar("Asked")
+ReplyT = TypeVar("ReplyT", bound=Message)
+RequestT = TypeVar("RequestT")
 
 
 class NodeClient:
-    """The control plane's end: asks one node, and hears what it reports."""
+    """The control plane's client: sends requests to a node and subscribes to its reports."""
 
     def __init__(self, bus: Bus, reports: ReportHub) -> None:
         self._bus = bus
         self._reports = reports
 
     async def command(self, node_id: str, command: Command, *, within: float) -> CommandReply:
-        """Send an install, upgrade or removal. Safe to repeat: op_id and decision tell the node what is new."""
-        subject = _subject_of(command.kind)(node_id)
-        return await self._ask(subject, command, CommandReply, within)
+        """Send an install, upgrade or removal to a LocalAI worker, which cannot verify signatures."""
+        return await ask_node(self._bus, _subject_of(command.kind)(node_id), command, CommandReply, within)
+
+    async def order(self, node_id: str, kind: Kind, command: SignedCommand, *, within: float) -> CommandReply:
+        """Send a signed order to an agent. Safe to repeat: the agent recognizes op_id and decision."""
+        return await ask_node(self._bus, _subject_of(kind)(node_id), command, CommandReply, within)
 
     async def cancel(self, node_id: str, command: CancelCommand, *, within: float) -> CancelReply:
-        return await self._ask(subjects.cancel(node_id), command, CancelReply, within)
+        return await ask_node(self._bus, subjects.cancel(node_id), command, CancelReply, within)
 
     async def ask(self, node_id: str, op_id: str, *, within: float) -> OpReply:
-        """What the node knows of an operation."""
-        return await self._ask(subjects.operation(node_id), OpQuestion(op_id=op_id), OpReply, within)
+        """Ask the node for the status of an operation."""
+        question = OpQuestion(op_id=op_id)
+        return await ask_node(self._bus, subjects.operation(node_id), question, OpReply, within)
 
     async def list_backends(self, node_id: str, *, within: float) -> BackendList:
-        return await self._ask(subjects.list_backends(node_id), Message(), BackendList, within)
+        return await ask_node(self._bus, subjects.list_backends(node_id), Message(), BackendList, within)
 
     def attach(self, node_id: str, op_id: str) -> AbstractAsyncContextManager[Reports]:
         return self._reports.attach(node_id, op_id)
 
-    async def _ask(self, subject: str, question: Message, answer: type[Reply], within: float) -> Reply:
-        payload = await self._bus.request(subject, question.encode(), within=within)
-        try:
-            return answer.decode(payload)
-        except ValueError as error:
-            log.warning("nats.unreadable", subject=subject, bytes=len(payload))
-            raise NoAnswer("The node's answer cannot be read.", subject=subject) from error
+
+async def ask_node(bus: Bus, subject: str, question: Message, answer: type[ReplyT], within: float) -> ReplyT:
+    """Send a request to a node; raise `NoAnswer` also if the reply is not signed by that node or is unreadable."""
+    reply = await bus.request(subject, question.encode(), within=within)
+    payload = await bus.signatures.open(subjects.node_of(subject), Signed.REPLY, reply.subject, reply.data)
+    try:
+        return answer.decode(payload)
+    except ValueError as error:
+        log.warning("nats.unreadable", subject=subject, bytes=len(payload))
+        raise NoAnswer("The node's answer cannot be read.", subject=subject) from error
 
 
 def _subject_of(kind: Kind) -> Callable[[str], str]:
@@ -76,65 +85,79 @@ def _subject_of(kind: Kind) -> Callable[[str], str]:
     return subjects.install
 
 
-class WorkerDesk(Protocol):
-    """What a LocalAI worker does with each message (protocol 1). None is no answer at all."""
+class CommonHandlers(Protocol):
+    """Message handlers that every node has; a handler that returns None sends no reply."""
 
-    async def command(self, command: Command) -> CommandReply | None: ...
     async def list_backends(self) -> BackendList: ...
     async def stop_backend(self, command: Command) -> None: ...
     async def stop_node(self, order: StopOrder) -> None: ...
 
 
-class NodeDesk(WorkerDesk, Protocol):
-    """What our own agent does (protocol 2): every answer is given at once, the work goes on behind it."""
+class LocalAIHandlers(CommonHandlers, Protocol):
+    """Additional handlers of a LocalAI worker (protocol 1)."""
 
+    async def command(self, command: Command) -> CommandReply | None: ...
+
+
+class NodeHandlers(CommonHandlers, Protocol):
+    """Additional handlers of an agent (protocol 2): signed orders, answered at once, executed in the background."""
+
+    async def order(self, command: SignedCommand) -> CommandReply | None: ...
     async def cancel(self, command: CancelCommand) -> CancelReply: ...
     async def ask(self, question: OpQuestion) -> OpReply: ...
 
 
 @dataclass(frozen=True)
-class Exchange(Generic[Asked]):
-    """How one kind of message is read, and what answers it."""
+class MessageHandler(Generic[RequestT]):
+    """Parses one kind of message and produces its reply."""
 
-    read: Callable[[bytes], Asked]
-    answer: Callable[[Asked], Awaitable[Message | None]]
+    read: Callable[[bytes], RequestT]
+    answer: Callable[[RequestT], Awaitable[Message | None]]
 
     async def reply_to(self, message: Msg) -> Message | None:
         try:
-            asked = self.read(message.data)
+            request = self.read(message.data)
         except ValueError:
             log.warning("nats.unreadable", subject=message.subject, bytes=len(message.data))
-            return _NOT_UNDERSTOOD
+            return _UNREADABLE
         try:
-            return await self.answer(asked)
+            return await self.answer(request)
         except Exception:
             log.exception("nats.not_answered", subject=message.subject)
             return None
 
 
-async def serve(bus: Bus, node_id: str, desk: NodeDesk) -> None:
-    """The node's end: hear its own commands. Each message has its own task, so a slow one blocks no other."""
-    await serve_localai(bus, node_id, desk)
-    await hear(bus, subjects.cancel(node_id), Exchange(CancelCommand.decode, desk.cancel))
-    await hear(bus, subjects.operation(node_id), Exchange(OpQuestion.decode, desk.ask))
+async def serve(bus: Bus, node_id: str, handlers: NodeHandlers) -> None:
+    """Serve an agent's commands. Each message runs in its own task, so a slow one blocks no other."""
+    for subject in (subjects.install(node_id), subjects.upgrade(node_id), subjects.delete(node_id)):
+        await serve_subject(bus, subject, MessageHandler(SignedCommand.decode, handlers.order))
+    await _serve_common(bus, node_id, handlers)
+    await serve_subject(bus, subjects.cancel(node_id), MessageHandler(CancelCommand.decode, handlers.cancel))
+    await serve_subject(bus, subjects.operation(node_id), MessageHandler(OpQuestion.decode, handlers.ask))
 
 
-async def serve_localai(bus: Bus, node_id: str, desk: WorkerDesk) -> None:
-    """The same for a node that knows nothing of cancel and op."""
+async def serve_localai(bus: Bus, node_id: str, handlers: LocalAIHandlers) -> None:
+    """Serve the commands of a LocalAI worker, which has neither cancel nor op."""
     kinds = {
         Kind.INSTALL: subjects.install(node_id),
         Kind.UPGRADE: subjects.upgrade(node_id),
         Kind.REMOVE: subjects.delete(node_id),
     }
     for kind, subject in kinds.items():
-        await hear(bus, subject, Exchange(partial(_read_command, kind), desk.command))
-    await hear(bus, subjects.list_backends(node_id), Exchange(bytes, lambda _: desk.list_backends()))
-    await hear(bus, subjects.stop_backend(node_id), Exchange(_read_stop, desk.stop_backend))
-    await hear(bus, subjects.stop_node(node_id), Exchange(_read_stop_order, desk.stop_node))
+        await serve_subject(bus, subject, MessageHandler(partial(_read_command, kind), handlers.command))
+    await _serve_common(bus, node_id, handlers)
 
 
-_NOT_UNDERSTOOD = CommandReply(
-    answer=Answer.REFUSED, reason=Reason.REFUSED_BY_NODE, error="The message cannot be read: it is not this command."
+async def _serve_common(bus: Bus, node_id: str, handlers: CommonHandlers) -> None:
+    await serve_subject(bus, subjects.list_backends(node_id), MessageHandler(bytes, lambda _: handlers.list_backends()))
+    await serve_subject(bus, subjects.stop_backend(node_id), MessageHandler(_read_stop, handlers.stop_backend))
+    await serve_subject(bus, subjects.stop_node(node_id), MessageHandler(_read_stop_order, handlers.stop_node))
+
+
+_UNREADABLE = CommandReply(
+    answer=Answer.REFUSED,
+    reason=Reason.REFUSED_BY_NODE,
+    error="The message cannot be read: it is not this command, or it is not signed.",
 )
 
 
@@ -144,25 +167,26 @@ def _read_command(meant: Kind, payload: bytes) -> Command:
 
 
 def _read_stop(payload: bytes) -> Command:
-    """LocalAI sends nothing, or `null`, to stop everything."""
+    """Parse a stop; LocalAI sends an empty message or `null` to stop every backend."""
     return Command() if payload in (b"", b"null") else Command.decode(payload)
 
 
 def _read_stop_order(payload: bytes) -> StopOrder:
-    """LocalAI sends `null`; whatever else cannot be read is an order to leave all the same."""
+    """Parse the order to leave; `null` from LocalAI and unreadable messages are such orders too."""
     try:
         return StopOrder.decode(payload)
     except ValueError:
         return StopOrder()
 
 
-async def hear(bus: Bus, subject: str, exchange: Exchange[Any]) -> None:
+async def serve_subject(bus: Bus, subject: str, handler: MessageHandler[Any]) -> None:
     tasks: set[asyncio.Task[None]] = set()
 
     async def answer(message: Msg) -> None:
-        reply = await exchange.reply_to(message)
+        reply = await handler.reply_to(message)
         if message.reply and reply is not None:
-            await bus.publish(message.reply, reply.encode())
+            stamped_reply = _with_signed_outcome(bus, subjects.node_of(message.subject), reply)
+            await bus.publish(message.reply, bus.seal(Signed.REPLY, message.reply, stamped_reply.encode()))
 
     async def in_own_task(message: Msg) -> None:
         task = asyncio.create_task(answer(message))
@@ -170,3 +194,11 @@ async def hear(bus: Bus, subject: str, exchange: Exchange[Any]) -> None:
         task.add_done_callback(tasks.discard)
 
     await bus.subscribe(subject, in_own_task)
+
+
+def _with_signed_outcome(bus: Bus, node_id: str, reply: Message) -> Message:
+    """Sign the outcome in its own envelope, because it is stored longer than the reply that carries it."""
+    if not isinstance(reply, CommandReply | CancelReply | OpReply) or reply.outcome is None:
+        return reply
+    envelope = signed_outcome(bus, node_id, reply.outcome).decode()
+    return reply.model_copy(update={"outcome": reply.outcome.model_copy(update={"signed": envelope})})

@@ -1,4 +1,4 @@
-"""Who may say what on NATS: operator, accounts and users as signed JWTs, and the server's configuration."""
+"""NATS permissions: operator, accounts and users as signed JWTs, and the server configuration."""
 
 import base64
 import json
@@ -9,22 +9,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from bus.nkeys import KeyPair, Role
-from contracts import subjects
-from domain.node import NatsCredential
-
-REPLY_WINDOW = timedelta(minutes=20)
-"""How long a node may answer one request; outlives the 15-minute request of protocol 1."""
-REPLIES = 5
-"""How many messages one request may be answered with."""
+from nodesmith.bus.nkeys import BadKey, KeyPair, Role, user_key
+from nodesmith.contracts.nats import subjects
+from nodesmith.domain.node import NatsCredential
 
 _UNLIMITED = -1
-_NANOSECONDS = 1_000_000_000
 
 
 @dataclass(frozen=True)
 class Trust:
-    """The root of all credentials, as seeds: the operator, our account and the server's own account."""
+    """The seeds behind all credentials: operator, our account, and the server's system account."""
 
     operator_seed: str
     account_seed: str
@@ -32,7 +26,7 @@ class Trust:
 
 
 def new_trust() -> Trust:
-    """Fresh keys, for the first start of a server."""
+    """Create keys for the first start of a server."""
     return Trust(
         operator_seed=KeyPair.create(Role.OPERATOR).seed,
         account_seed=KeyPair.create(Role.ACCOUNT).seed,
@@ -41,15 +35,15 @@ def new_trust() -> Trust:
 
 
 def tls_config(certificate: str, key: str) -> str:
-    """The part of a nats-server configuration that admits only TLS; `auto`: LocalAI's client waits for a greeting."""
+    """Return the TLS part of a nats-server configuration; `auto`, because LocalAI's client waits for a greeting."""
     return f'tls: {{ cert_file: "{certificate}", key_file: "{key}", handshake_first: auto, timeout: 5 }}'
 
 
 def server_config(trust: Trust, *, host: str, port: int, accounts: str = "", extra: str = "") -> str:
-    """The text of a nats-server configuration that trusts exactly these keys; it holds no secret.
+    """Return a nats-server configuration that trusts exactly these keys; it holds no secret.
 
-    `accounts` is a folder where the server keeps what it is told of accounts later: who was revoked stays so over
-    its restarts. Without one it forgets, and is told again when the control plane is linked again.
+    `accounts` is a folder where the server stores account updates, so that revocations survive its restart. Without
+    it, the control plane sends them again when it reconnects.
     """
     operator = KeyPair.from_seed(trust.operator_seed)
     account = KeyPair.from_seed(trust.account_seed)
@@ -71,41 +65,53 @@ def server_config(trust: Trust, *, host: str, port: int, accounts: str = "", ext
 
 
 class AccountSigner:
-    """Signs our account anew, with the users that may not speak any more."""
+    """Signs new versions of our account with its revoked users."""
 
     def __init__(self, trust: Trust) -> None:
         self._operator = KeyPair.from_seed(trust.operator_seed)
         self._system = trust.system_seed
         self.account = KeyPair.from_seed(trust.account_seed).public
 
-    def revoking(self, users: Mapping[str, int], known: str = "") -> str:
-        """`known` is the account as the server has it: its limits stay, its revocations are these and no others."""
+    def sign_with_revocations(self, users: Mapping[str, int], known: str = "") -> str:
+        """Sign the account with exactly these revocations; `known` is the server's version, whose limits are kept."""
         claims = _read(known) if known else _first_claims(self.account, "nodesmith")
         nats = {**claims["nats"], "revocations": dict(users)}
         return _sign(self._operator, {**claims, "nats": nats, "iat": int(time.time())})
 
     def system_credential(self, lifetime: timedelta) -> NatsCredential:
-        """May tell the server about accounts."""
+        """Issue a credential that may update accounts on the server."""
         return CredentialIssuer(self._system).unconfined("nodesmith", lifetime)
 
 
 class CredentialIssuer:
-    """Signs users of our account: one for each node, confined to its own subjects, and the control plane."""
+    """Signs users of our account: one per node, limited to its own subjects, and one for the control plane."""
 
     def __init__(self, account_seed: str) -> None:
         self._account = KeyPair.from_seed(account_seed)
 
-    def node_credential(self, node_id: str, *, protocol: int, lifetime: timedelta) -> NatsCredential:
-        """May hear its own commands, publish its own reports, and answer what it was asked."""
+    def node_credential(self, node_id: str, *, lifetime: timedelta, user: str = "") -> NatsCredential:
+        """Issue a credential to receive the node's commands, publish its reports and answer the control plane.
+
+        `user` is the public key that the node created; without one (a LocalAI worker) a key is created here, and its
+        seed is in the credential. No `allow_responses`: the server would grant the reply subject of every message that
+        the node receives, even of one that it sent to itself.
+        """
         permissions = {
-            "pub": {"allow": subjects.node_publishes(node_id, protocol=protocol)},
+            "pub": {"allow": subjects.node_publishes(node_id)},
             "sub": {"allow": subjects.node_subscribes(node_id)},
-            "resp": {"max": REPLIES, "ttl": int(REPLY_WINDOW.total_seconds()) * _NANOSECONDS},
         }
-        return self._user(f"node-{subjects.token(node_id)}", permissions, lifetime)
+        return self._user(f"node-{subjects.token(node_id)}", permissions, lifetime, user)
+
+    def is_user_key(self, public: str) -> bool:
+        """Whether a credential can be issued for that key."""
+        try:
+            user_key(public)
+        except BadKey:
+            return False
+        return True
 
     def control_credential(self, lifetime: timedelta) -> NatsCredential:
-        """May command every node and hear every report."""
+        """Issue a credential to command every node and receive every report."""
         permissions = {
             "pub": {"allow": subjects.CONTROL_PUBLISHES},
             "sub": {"allow": subjects.CONTROL_SUBSCRIBES},
@@ -115,12 +121,13 @@ class CredentialIssuer:
     def unconfined(self, name: str, lifetime: timedelta) -> NatsCredential:
         return self._user(name, {}, lifetime)
 
-    def _user(self, name: str, permissions: dict[str, Any], lifetime: timedelta) -> NatsCredential:
-        user = KeyPair.create(Role.USER)
+    def _user(self, name: str, permissions: dict[str, Any], lifetime: timedelta, user: str = "") -> NatsCredential:
+        made = None if user else KeyPair.create(Role.USER)
+        public, seed = (made.public, made.seed) if made else (user, "")
         expires_at = datetime.now(UTC).replace(microsecond=0) + lifetime
         claims = {"type": "user", **permissions, "subs": _UNLIMITED, "data": _UNLIMITED, "payload": _UNLIMITED}
-        jwt = _mint(self._account, user.public, name, claims, expires=int(expires_at.timestamp()))
-        return NatsCredential(jwt=jwt, seed=user.seed, expires_at=expires_at, user=user.public)
+        jwt = _mint(self._account, public, name, claims, expires=int(expires_at.timestamp()))
+        return NatsCredential(jwt=jwt, seed=seed, expires_at=expires_at, user=public)
 
 
 def _operator_jwt(operator: KeyPair, system_account: str) -> str:
@@ -129,7 +136,7 @@ def _operator_jwt(operator: KeyPair, system_account: str) -> str:
 
 
 def _first_claims(account: str, name: str) -> dict[str, Any]:
-    """Of long ago: a server that was told something newer keeps that."""
+    """Claims with a very old issue time, so that a server keeps any newer version."""
     unlimited = ("subs", "data", "payload", "imports", "exports", "conn", "leaf")
     limits = {**dict.fromkeys(unlimited, _UNLIMITED), "wildcards": True}
     return _body(account, name, {"type": "account", "limits": limits}) | {"iat": 1}
@@ -153,7 +160,7 @@ def _sign(signer: KeyPair, body: dict[str, Any]) -> str:
 
 
 def _read(jwt: str) -> dict[str, Any]:
-    """The claims of a JWT that a server has checked."""
+    """Read the claims of a JWT that a server has verified."""
     body = jwt.split(".")[1]
     claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
     return claims

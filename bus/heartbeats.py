@@ -1,97 +1,137 @@
-"""Heartbeats: said by each node, gathered by one process of the control plane and handed on in batches."""
+"""Heartbeats: sent by each node, collected by one control-plane process and delivered in batches."""
 
 import asyncio
 import contextlib
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 import structlog
 from nats.aio.msg import Msg
 
-from bus.connection import Bus
-from contracts import subjects
-from contracts.messages import Heartbeat
+from nodesmith.bus.connection import Bus
+from nodesmith.bus.signing import Signed, unverified
+from nodesmith.contracts.nats import subjects
+from nodesmith.contracts.nats.messages import Heartbeat
+from nodesmith.domain.errors import BadSignature
 
 log = structlog.stdlib.get_logger(__name__)
 
-Take = Callable[[list[Heartbeat]], Awaitable[None]]
+HeartbeatHandler = Callable[[list[Heartbeat]], Awaitable[None]]
+
+MOST_UNVERIFIED = 4
+"""unverified heartbeats kept per node; older ones are dropped"""
+VERIFIED_PER_YIELD = 100
+"""nodes to verify before yielding to other tasks; each takes about 80 microseconds"""
 
 
-async def keep_beating(bus: Bus, beat: Callable[[], Awaitable[Heartbeat]], *, every: float) -> None:
-    """The node's end, until cancelled: one heartbeat at once, at each reconnect, and every `every` seconds."""
-    again = asyncio.Event()
-    bus.on_reconnect(again.set)
+async def send_heartbeats(bus: Bus, beat: Callable[[], Awaitable[Heartbeat]], *, every: float) -> None:
+    """Send a node's heartbeats until cancelled: at once, after each reconnect, and every `every` seconds."""
+    reconnected = asyncio.Event()
+    bus.on_reconnect(reconnected.set)
     while True:
         await bus.wait_up()
-        again.clear()
+        reconnected.clear()
         heartbeat = await beat()
-        await bus.publish(subjects.heartbeat(heartbeat.node_id), heartbeat.encode())
-        await _is_set_within(again, every * random.uniform(0.9, 1.0))  # noqa: S311 - jitter, no secret
+        envelope = bus.seal(Signed.HEARTBEAT, heartbeat.node_id, heartbeat.encode())
+        await bus.publish(subjects.heartbeat(heartbeat.node_id), envelope)
+        await _is_set_within(reconnected, every * random.uniform(0.9, 1.0))  # noqa: S311 - jitter, no secret
 
 
-async def hear_others(bus: Bus, node_id: str, boot_id: str, heard: Callable[[str], None]) -> None:
-    """The node's end: call `heard` with the boot of another process that beats as this node."""
+async def watch_for_duplicates(bus: Bus, node_id: str, boot_id: str, on_duplicate: Callable[[str], None]) -> None:
+    """Call `on_duplicate` with the boot id of another process that sends heartbeats as this node."""
 
     async def listen(message: Msg) -> None:
         with contextlib.suppress(ValueError):
-            other = Heartbeat.decode(message.data).boot_id
+            other = Heartbeat.decode(unverified(message.data)).boot_id
             if other != boot_id:
-                heard(other)
+                on_duplicate(other)
 
     await bus.subscribe(subjects.heartbeat(node_id), listen)
 
 
 class HeartbeatSink:
-    """Gathers the newest heartbeat of each node and hands them to `take`, once every `every` seconds.
+    """Collects the newest heartbeat of each node and passes them to `take` every `every` seconds.
 
-    While the link is up `take` is called even with an empty list: that the sink listens is news too.
+    While the connection is up, `take` is called even with an empty list, to show that the sink is listening.
     """
 
-    def __init__(self, bus: Bus, take: Take, *, every: float = 1.0) -> None:
+    def __init__(self, bus: Bus, take: HeartbeatHandler, *, every: float = 1.0) -> None:
         self._bus = bus
         self._take = take
         self._every = every
-        self._gathered: dict[str, Heartbeat] = {}
-        self._first = asyncio.Event()
+        self._received: dict[str, deque[bytes]] = {}
+        self._newest: dict[str, Heartbeat] = {}
+        self._has_received = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Listen until `stop`, then hand on what is left."""
+        """Listen until `stop`, then deliver what is left."""
         await self._bus.subscribe(subjects.EVERY_HEARTBEAT, self._on_heartbeat, queue=subjects.HEARTBEAT_SINKS)
-        # After a quiet while the first is handed on at once, and those who come with it soon after.
-        soon = pause = self._every / 16
+        # After a quiet time the first heartbeat is delivered at once, and those that follow after a short pause.
+        shortest = pause = self._every / 16
         while not stop.is_set():
-            heard = bool(self._gathered)
-            await self._hand_on()
-            quiet = not await _is_set_within(stop if heard else self._first, pause if heard else self._every)
-            if heard:
+            has_pending = bool(self._received or self._newest)
+            await self._deliver()
+            quiet = not await _is_set_within(
+                stop if has_pending else self._has_received, pause if has_pending else self._every
+            )
+            if has_pending:
                 pause = min(2 * pause, self._every)
             elif quiet:
-                pause = soon
-            self._first.clear()
-        await self._hand_on()
+                pause = shortest
+            self._has_received.clear()
+        await self._deliver()
 
-    async def _hand_on(self) -> None:
-        if not self._bus.is_up and not self._gathered:
+    async def _deliver(self) -> None:
+        if not self._bus.is_up and not self._received and not self._newest:
             return
-        batch = list(self._gathered.values())
-        self._gathered.clear()
+        try:
+            await self._verify()
+        except Exception:
+            log.exception("heartbeats.not_verified", nodes=len(self._received))
+            return
+        batch = list(self._newest.values())
+        self._newest.clear()
         try:
             await self._take(batch)
         except Exception:
             log.exception("heartbeats.not_taken", nodes=len(batch))
-            self._gathered = {each.node_id: each for each in batch} | self._gathered
+            self._newest = {each.node_id: each for each in batch} | self._newest
 
     async def _on_heartbeat(self, message: Msg) -> None:
+        self._received.setdefault(subjects.node_of(message.subject), deque(maxlen=MOST_UNVERIFIED)).append(message.data)
+        self._has_received.set()
+
+    async def _verify(self) -> None:
+        """Load all keys at once, then verify; heartbeats that arrive meanwhile wait for the next round."""
+        await self._bus.signatures.load(list(self._received))
+        received, self._received = self._received, {}
+        for number, (node_id, envelopes) in enumerate(received.items(), start=1):
+            for envelope in envelopes:
+                if (heartbeat := await self._verify_one(node_id, envelope)) is not None:
+                    self._newest[node_id] = heartbeat
+            if number % VERIFIED_PER_YIELD == 0:
+                await asyncio.sleep(0)
+
+    async def _verify_one(self, node_id: str, envelope: bytes) -> Heartbeat | None:
+        """Verify a heartbeat. One without a registered key is passed on unverified: it only gets the node a refusal."""
+        signatures = self._bus.signatures
         try:
-            heartbeat = Heartbeat.decode(message.data)
+            payload = (
+                await signatures.open(node_id, Signed.HEARTBEAT, node_id, envelope)
+                if signatures.has_key(node_id)
+                else unverified(envelope)
+            )
+            heartbeat = Heartbeat.decode(payload)
+        except BadSignature:
+            return None
         except ValueError:
-            log.warning("nats.unreadable", subject=message.subject, bytes=len(message.data))
-            return
-        if subjects.heartbeat(heartbeat.node_id) != message.subject:
-            log.warning("nats.foreign", subject=message.subject, node_id=heartbeat.node_id)
-            return
-        self._gathered[heartbeat.node_id] = heartbeat
-        self._first.set()
+            log.warning("nats.unreadable", node_id=node_id, bytes=len(envelope))
+            return None
+        if subjects.token(heartbeat.node_id) != node_id:
+            log.warning("nats.foreign", subject=subjects.heartbeat(node_id), node_id=heartbeat.node_id)
+            return None
+        return heartbeat
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -1,52 +1,79 @@
-"""Who is there: the control plane asks for one process of a node by its boot, and tells one to stop."""
+"""Messages to one process of a node: check that it is alive by its boot id, stop it, announce a trust list."""
+
+from collections.abc import Callable
 
 import structlog
 from nats.aio.msg import Msg
 
-from bus.connection import Bus
-from contracts import subjects
-from contracts.messages import BootQuestion, BootReply, StopBackend, StopOrder
-from domain.errors import NoAnswer, NodeAway
+from nodesmith.bus.commands import ask_node
+from nodesmith.bus.connection import Bus
+from nodesmith.bus.signing import Signed
+from nodesmith.contracts.nats import subjects
+from nodesmith.contracts.nats.messages import BootQuestion, BootReply, StopBackend, StopOrder
+from nodesmith.contracts.nats.messages import Signed as SignedRequest
+from nodesmith.domain.errors import NoAnswer, NodeAway
 
 log = structlog.stdlib.get_logger(__name__)
 
-ANSWER_S = 2.0
+ANSWER_TIMEOUT_S = 2.0
+STOP_BACKEND = "backend.stop"
+
+Seal = Callable[[str, str, str], SignedRequest]
+"""node, action and message -> the signed request"""
 
 
 class Presence:
-    """The control plane's end."""
+    """The control plane's client."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, seal: Seal | None = None) -> None:
+        """`seal` signs backend stops; without it only LocalAI workers accept them."""
         self._bus = bus
+        self._seal = seal
 
-    async def is_there(self, node_id: str, boot_id: str) -> bool:
-        """Does the process of that boot answer? Of two that share an identity, only that one does."""
+    async def is_alive(self, node_id: str, boot_id: str) -> bool:
+        """Whether the process with that boot id answers; of two processes with one identity, only that one does."""
         question = BootQuestion(boot_id=boot_id)
         try:
-            await self._bus.request(subjects.boot(node_id), question.encode(), within=ANSWER_S)
+            await ask_node(self._bus, subjects.boot(node_id), question, BootReply, ANSWER_TIMEOUT_S)
         except (NodeAway, NoAnswer):
             return False
         return True
 
     async def stop(self, node_id: str, order: StopOrder) -> None:
-        """Best effort: a node that does not hear it is told again when it is heard."""
+        """Tell the node to stop, without a delivery guarantee; it is told again at its next heartbeat."""
         await self._bus.publish(subjects.stop_node(node_id), order.encode())
 
+    async def announce_trust_list(self, node_id: str) -> bool:
+        """Tell the node to fetch a newer trust list from an API; unsigned, because the message has no content."""
+        return await self._bus.publish(subjects.trust(node_id), b"")
+
     async def stop_backend(self, node_id: str, order: StopBackend) -> bool:
-        """Fire and forget, as LocalAI does it; False when our own link is down."""
+        """Stop a backend without waiting for a reply, as LocalAI does; False when our own connection is down."""
+        if self._seal is not None:
+            order = order.model_copy(update={"signed": self._seal(node_id, STOP_BACKEND, order.encode().decode())})
         return await self._bus.publish(subjects.stop_backend(node_id), order.encode())
 
 
-async def answer_for(bus: Bus, node_id: str, boot_id: str) -> None:
-    """The node's end: say that this boot is there, and nothing for any other."""
+async def answer_presence(bus: Bus, node_id: str, boot_id: str) -> None:
+    """Answer presence requests of the node for this boot id, and none for another."""
 
     async def answer(message: Msg) -> None:
         try:
-            asked = BootQuestion.decode(message.data).boot_id
+            wanted = BootQuestion.decode(message.data).boot_id
         except ValueError:
             log.warning("nats.unreadable", subject=message.subject, bytes=len(message.data))
             return
-        if asked == boot_id and message.reply:
-            await bus.publish(message.reply, BootReply(boot_id=boot_id).encode())
+        if wanted == boot_id and message.reply:
+            payload = BootReply(boot_id=boot_id).encode()
+            await bus.publish(message.reply, bus.seal(Signed.REPLY, message.reply, payload))
 
     await bus.subscribe(subjects.boot(node_id), answer)
+
+
+async def subscribe_trust_list(bus: Bus, node_id: str, on_announced: Callable[[], None]) -> None:
+    """Call `on_announced` when the control plane announces a newer trust list."""
+
+    async def receive(_message: Msg) -> None:
+        on_announced()
+
+    await bus.subscribe(subjects.trust(node_id), receive)

@@ -1,4 +1,4 @@
-"""What a node reports of its operations: published by the node, shared out by operation on the other side."""
+"""Progress and outcomes of operations: published by nodes, distributed by operation in the control plane."""
 
 import asyncio
 import contextlib
@@ -9,76 +9,84 @@ from typing import TypeVar
 import structlog
 from nats.aio.msg import Msg
 
-from bus.connection import Bus
-from contracts import subjects
-from contracts.messages import Outcome, Progress
+from nodesmith.bus.connection import Bus
+from nodesmith.bus.signing import Signed
+from nodesmith.contracts.nats import subjects
+from nodesmith.contracts.nats.messages import Outcome, Progress
+from nodesmith.domain.errors import NodesmithError
 
 log = structlog.stdlib.get_logger(__name__)
 
 Key = tuple[str, str]
-"""node and operation, as tokens of the subject: the server vouches for the first"""
+"""node and operation, as tokens of the subject; the NATS server guarantees the node"""
 Report = TypeVar("Report", Progress, Outcome)
 
-_REMEMBERED = 20_000
+_MOST_REMEMBERED = 20_000
 
 
 class NodeReports:
-    """The node's end: says how far an operation is, and how it ended."""
+    """Publishes progress and outcomes of a node."""
 
     def __init__(self, bus: Bus, node_id: str) -> None:
         self._bus = bus
         self._node_id = node_id
 
     async def progress(self, progress: Progress) -> None:
-        """A gauge: lost when the link is down."""
-        said = progress.model_copy(update={"node_id": self._node_id})
-        await self._bus.publish(subjects.progress(self._node_id, progress.op_id), said.encode())
+        """Publish progress; it is lost when the connection is down."""
+        stamped = progress.model_copy(update={"node_id": self._node_id})
+        await self._bus.publish(subjects.progress(self._node_id, progress.op_id), stamped.encode())
 
     async def outcome(self, outcome: Outcome) -> None:
-        """Waits for the link: an outcome that nobody hears costs a round of questions."""
-        said = outcome.model_copy(update={"node_id": self._node_id})
+        """Publish an outcome as soon as the connection is up; a lost one would cost extra requests."""
         await self._bus.wait_up()
-        await self._bus.publish(subjects.outcome(self._node_id, outcome.op_id), said.encode())
+        envelope = signed_outcome(self._bus, self._node_id, outcome)
+        await self._bus.publish(subjects.outcome(self._node_id, outcome.op_id), envelope)
+
+
+def signed_outcome(bus: Bus, node_id: str, outcome: Outcome) -> bytes:
+    """Sign an outcome with the node's key; it names the node, so it cannot be used for another node."""
+    stamped = outcome.model_copy(update={"node_id": node_id, "signed": ""})
+    return bus.seal(Signed.OUTCOME, node_id, stamped.encode())
 
 
 class Reports:
-    """What a node says of one operation while somebody is attached; only the newest progress is kept."""
+    """Reports of one operation for one follower; only the newest progress is kept."""
 
     def __init__(self) -> None:
-        self._news = asyncio.Event()
+        self._updated = asyncio.Event()
         self._progress: Progress | None = None
         self._outcome: Outcome | None = None
         self._decision = 0
 
     async def next(self, within: float) -> Progress | Outcome | None:
-        """The next report; None after `within` seconds of silence, or at once after a reconnect: ask the node."""
+        """Return the next report; None after `within` seconds, or at once after a reconnect: then ask the node."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), within)
-        self._news.clear()
+            await asyncio.wait_for(self._updated.wait(), within)
+        self._updated.clear()
         report = self._outcome or self._progress
         self._progress = self._outcome = None
         return report
 
-    def take_progress(self, progress: Progress) -> None:
+    def add_progress(self, progress: Progress) -> None:
         self._decision = max(self._decision, progress.decision)
         self._progress = progress
-        self._news.set()
+        self._updated.set()
 
-    def take_outcome(self, outcome: Outcome) -> None:
-        """The end of an earlier try is not the end of this one."""
+    def add_outcome(self, outcome: Outcome) -> None:
+        """Store an outcome unless it belongs to an earlier decision."""
         if outcome.decision >= self._decision:
             self._outcome = outcome
-            self._news.set()
+            self._updated.set()
 
-    def nudge(self) -> None:
-        """Something may have been missed."""
-        self._news.set()
+    def wake(self) -> None:
+        """Wake the reader, because a report may have been missed."""
+        self._updated.set()
 
 
 class ReportHub:
-    """The control plane's end: one subscription a kind for the whole process, shared out by operation.
+    """Receives the reports of all nodes with one subscription per kind, and distributes them by operation.
 
-    Listeners are called by the bus reader itself, so they only take note and return.
+    The bus reader calls listeners directly, so they must return quickly.
     """
 
     def __init__(self, bus: Bus) -> None:
@@ -89,22 +97,22 @@ class ReportHub:
         self._outcome_listeners: list[Callable[[Outcome], None]] = []
 
     async def start(self) -> None:
-        """Begin to listen; once in a process."""
-        self._bus.on_reconnect(self._nudge_all)
+        """Subscribe; call this once per process."""
+        self._bus.on_reconnect(self._wake_all)
         await self._bus.subscribe(subjects.EVERY_PROGRESS, self._on_progress)
         await self._bus.subscribe(subjects.EVERY_OUTCOME, self._on_outcome)
 
     def on_progress(self, listener: Callable[[Progress], None]) -> None:
-        """Hear every progress tick that is news, of every operation."""
+        """Call `listener` with every new progress report of every operation."""
         self._progress_listeners.append(listener)
 
     def on_unclaimed_outcome(self, listener: Callable[[Outcome], None]) -> None:
-        """Hear the outcomes of operations that nobody in this process is attached to."""
+        """Call `listener` with outcomes of operations that have no follower in this process."""
         self._outcome_listeners.append(listener)
 
     @contextlib.asynccontextmanager
     async def attach(self, node_id: str, op_id: str) -> AsyncIterator[Reports]:
-        """Hear one operation of one node until the block ends."""
+        """Receive the reports of one operation of one node until the block ends."""
         key = (subjects.token(node_id), subjects.token(op_id))
         reports = Reports()
         self._attached[key].add(reports)
@@ -120,40 +128,54 @@ class ReportHub:
         attached = self._attached.get(key, ())
         if not attached and not self._progress_listeners:
             return
-        progress = _read(Progress, message, key)
-        if progress is None or not self._is_news(key, progress):
+        progress = _read(Progress, message.data, message.subject, key)
+        if progress is None or not self._is_newer(key, progress):
             return
         for reports in attached:
-            reports.take_progress(progress)
+            reports.add_progress(progress)
         for listener in self._progress_listeners:
             listener(progress)
 
     async def _on_outcome(self, message: Msg) -> None:
         key = _key_of(message.subject)
-        outcome = _read(Outcome, message, key)
+        if key not in self._attached and not self._outcome_listeners:
+            return
+        outcome = await self._verified(message, key)
         if outcome is None:
             return
         attached = self._attached.get(key, ())
         for reports in attached:
-            reports.take_outcome(outcome)
+            reports.add_outcome(outcome)
         for listener in () if attached else self._outcome_listeners:
             listener(outcome)
 
-    def _is_news(self, key: Key, progress: Progress) -> bool:
-        """LocalAI's workers number nothing: theirs is always news."""
+    async def _verified(self, message: Msg, key: Key) -> Outcome | None:
+        """Return the outcome; None if the node did not sign it or its key cannot be read: the node is asked later."""
+        node_id, _ = key
+        try:
+            payload = await self._bus.signatures.open(node_id, Signed.OUTCOME, node_id, message.data)
+        except NodesmithError as error:
+            log.warning("outcome.dropped", subject=message.subject, error=error.message)
+            return None
+        outcome = _read(Outcome, payload, message.subject, key)
+        is_signed = payload is not message.data
+        return outcome.model_copy(update={"signed": message.data.decode()}) if outcome and is_signed else outcome
+
+    def _is_newer(self, key: Key, progress: Progress) -> bool:
+        """Whether the progress is newer than the last one; LocalAI workers send no numbers, so theirs always is."""
         mark = (progress.decision, progress.seq)
         if mark != (0, 0) and mark <= self._newest.get(key, (0, 0)):
             return False
         self._newest[key] = mark
         self._newest.move_to_end(key)
-        if len(self._newest) > _REMEMBERED:
+        if len(self._newest) > _MOST_REMEMBERED:
             self._newest.popitem(last=False)
         return True
 
-    def _nudge_all(self) -> None:
+    def _wake_all(self) -> None:
         for attached in self._attached.values():
             for reports in attached:
-                reports.nudge()
+                reports.wake()
 
 
 def _key_of(subject: str) -> Key:
@@ -161,15 +183,15 @@ def _key_of(subject: str) -> Key:
     return parts[1], parts[4]
 
 
-def _read(kind: type[Report], message: Msg, key: Key) -> Report | None:
-    """The report, if it is readable and of the node and operation whose subject it came on."""
+def _read(kind: type[Report], payload: bytes, subject: str, key: Key) -> Report | None:
+    """Parse a report; None if it is unreadable or does not match the node and operation of its subject."""
     try:
-        report = kind.decode(message.data)
+        report = kind.decode(payload)
     except ValueError:
-        log.warning("nats.unreadable", subject=message.subject, bytes=len(message.data))
+        log.warning("nats.unreadable", subject=subject, bytes=len(payload))
         return None
     node_id, op_id = key
     if subjects.token(report.op_id) != op_id or subjects.token(report.node_id or node_id) != node_id:
-        log.warning("nats.foreign", subject=message.subject, op_id=report.op_id, node_id=report.node_id)
+        log.warning("nats.foreign", subject=subject, op_id=report.op_id, node_id=report.node_id)
         return None
     return report if report.node_id else report.model_copy(update={"node_id": node_id})

@@ -1,4 +1,4 @@
-"""Who may not speak on NATS any more: our account, signed anew and told to the server, which drops their links."""
+"""Revokes NATS users: sends the newly signed account to the server, which disconnects them."""
 
 import asyncio
 import json
@@ -6,54 +6,58 @@ import ssl
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from bus.connection import Bus
-from bus.credentials import AccountSigner, Trust
-from contracts import subjects
-from domain.errors import NodeAway, ServiceUnavailable
+from nodesmith.bus.connection import Bus
+from nodesmith.bus.credentials import AccountSigner, Trust
+from nodesmith.contracts.nats import subjects
+from nodesmith.domain.errors import NodeAway, ServiceUnavailable
 
-ANSWER_S = 2.0
+ANSWER_TIMEOUT_S = 2.0
 _LIFETIME = timedelta(hours=24)
 _ACCEPTED = 200
 
 
 class AccountLink:
-    """A link of the server's own account, where accounts are looked up and told."""
+    """A connection of the server's system account, which can look up and update accounts."""
 
     def __init__(self, url: str, trust: Trust, *, tls: ssl.SSLContext | None = None) -> None:
         self._signer = AccountSigner(trust)
         self._bus = Bus(url, lambda: self._signer.system_credential(_LIFETIME), name="accounts", tls=tls)
-        self._is_new = asyncio.Event()
-        self._bus.on_reconnect(self._is_new.set)
+        self._has_new_link = asyncio.Event()
+        self._bus.on_reconnect(self._has_new_link.set)
 
     def start(self) -> None:
-        self._is_new.set()
+        self._has_new_link.set()
         self._bus.start()
 
-    async def linked_anew(self) -> None:
-        """Wait for the next link: the server behind it may have forgotten what it was told."""
-        await self._is_new.wait()
-        self._is_new.clear()
+    async def wait_for_new_link(self) -> None:
+        """Wait for the next new connection: the server behind it may have lost earlier updates."""
+        await self._has_new_link.wait()
+        self._has_new_link.clear()
         await self._bus.wait_up()
 
-    def link_again(self) -> None:
-        """As if it were new: what was to be told was not."""
-        self._is_new.set()
+    def mark_link_as_new(self) -> None:
+        """Treat the current connection as new, because an update failed and must be repeated."""
+        self._has_new_link.set()
 
     async def revoke(self, users: Mapping[str, datetime]) -> None:
-        """What was issued to these before a time; in force on return, `ServiceUnavailable` if it was not taken."""
+        """Revoke credentials issued to these users before a time; raises `ServiceUnavailable` if the server refuses."""
         if not self._bus.is_up:
             raise ServiceUnavailable("NATS does not answer.", server="nats")
         account = self._signer.account
-        known = await self._known(account)
-        update = self._signer.revoking({user: int(until.timestamp()) for user, until in users.items()}, known)
-        said = json.loads(await self._bus.request(subjects.account_update(account), update.encode(), within=ANSWER_S))
-        if said.get("data", {}).get("code") != _ACCEPTED:
-            raise ServiceUnavailable(f"NATS did not take the account in: {said.get('error')}", server="nats")
+        stored = await self._stored_account(account)
+        update = self._signer.sign_with_revocations(
+            {user: int(until.timestamp()) for user, until in users.items()}, stored
+        )
+        answer = await self._bus.request(subjects.account_update(account), update.encode(), within=ANSWER_TIMEOUT_S)
+        answer_body = json.loads(answer.data)
+        if answer_body.get("data", {}).get("code") != _ACCEPTED:
+            raise ServiceUnavailable(f"NATS rejected the account update: {answer_body.get('error')}", server="nats")
 
-    async def _known(self, account: str) -> str:
-        """The account as the server has it; empty when it keeps none but those of its configuration."""
+    async def _stored_account(self, account: str) -> str:
+        """Return the account JWT that the server stores; empty if it only has its configured accounts."""
         try:
-            return (await self._bus.request(subjects.account_lookup(account), b"", within=ANSWER_S)).decode()
+            answer = await self._bus.request(subjects.account_lookup(account), b"", within=ANSWER_TIMEOUT_S)
+            return answer.data.decode()
         except NodeAway:
             return ""
 

@@ -1,7 +1,7 @@
-"""Following one operation over the event stream: nothing is missed when the link breaks, or the API restarts.
+"""Follows one operation over the event stream, without gaps when the connection breaks or the API restarts.
 
-An event says all that a change of state changes, so it is taken as it is. The API is asked once for the operation, and
-once more for how it ended.
+An event contains everything that a change of state changes, so it is applied directly. The client fetches the operation
+once at the start, and once more when it has ended.
 """
 
 import time
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import httpx2
 
-from cli.client import COMMENT, ApiClient, ServerSentEvent, read, segment
-from cli.failures import CommandFailed
-from contracts.operation_http import OperationDetail, OperationEvent, ProgressTick, ProgressView
-from contracts.words import remedy
-from domain.operation import ENDED, State
+from nodesmith.cli.client import COMMENT, ApiClient, ServerSentEvent, read, segment
+from nodesmith.cli.errors import CommandFailed
+from nodesmith.contracts.http.operations import RESET, OperationDetail, OperationEvent, ProgressTick, ProgressView
+from nodesmith.contracts.words import remedy
+from nodesmith.domain.operation import ENDED, State
 
 EVENTS = "/api/events"
 PROGRESS = "progress"
@@ -24,53 +24,57 @@ _LONGEST_PAUSE = 2.0
 
 @dataclass(frozen=True)
 class LinkLost:
-    """The API cannot be asked at the moment; the operation does not care."""
+    """The API does not answer at the moment; the operation continues."""
 
     why: str
 
 
-News = OperationDetail | ProgressTick | LinkLost
+Update = OperationDetail | ProgressTick | LinkLost
 
 
 def follow(
-    api: ApiClient, op_id: str, *, patient: bool = False, pause: Callable[[float], None] = time.sleep
-) -> Iterator[News]:
-    """Yield the operation now and at each change, ticks between; ends with its end.
+    api: ApiClient, op_id: str, *, retry_first_request: bool = False, pause: Callable[[float], None] = time.sleep
+) -> Iterator[Update]:
+    """Yield the operation now and at each change, and progress ticks in between, until it ends.
 
-    `patient`: it is known to exist, so an API that does not answer the first question is no reason to give up.
+    `retry_first_request`: the operation is known to exist, so an unanswered first request is retried too.
     """
     operation: OperationDetail | None = None
-    waits = pauses()
+    waits = back_off()
     while operation is None or operation.state not in ENDED:
         try:
-            for news in _listen(api, op_id, operation):
-                if isinstance(news, OperationDetail):
-                    operation, waits = news, pauses()
-                yield news
+            for update in _listen(api, op_id, operation):
+                if isinstance(update, OperationDetail):
+                    operation, waits = update, back_off()
+                yield update
         except (CommandFailed, httpx2.TransportError) as error:
-            if not _may_pass(error) or (operation is None and not patient):
+            if not _is_retryable(error) or (operation is None and not retry_first_request):
                 raise
             yield LinkLost(error.sentence if isinstance(error, CommandFailed) else type(error).__name__)
-            pause(next(waits))
+            pause(max(next(waits), _requested_wait_s(error)))
 
 
-def pauses() -> Iterator[float]:
+def back_off() -> Iterator[float]:
     pause = _FIRST_PAUSE
     while True:
         yield pause
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-def _may_pass(error: CommandFailed | httpx2.TransportError) -> bool:
-    return not isinstance(error, CommandFailed) or error.may_pass
+def _is_retryable(error: CommandFailed | httpx2.TransportError) -> bool:
+    return not isinstance(error, CommandFailed) or error.is_retryable
+
+
+def _requested_wait_s(error: CommandFailed | httpx2.TransportError) -> float:
+    return error.retry_after_s if isinstance(error, CommandFailed) else 0.0
 
 
 def fetch(api: ApiClient, op_id: str) -> OperationDetail:
     return read(OperationDetail, api.get(f"/api/operations/{segment(op_id)}"))
 
 
-def _listen(api: ApiClient, op_id: str, known: OperationDetail | None) -> Iterator[News]:
-    """What has changed, then what happens, from the last event that is known on."""
+def _listen(api: ApiClient, op_id: str, known: OperationDetail | None) -> Iterator[Update]:
+    """Yield the operation if it has changed, then its updates from the last known event on."""
     operation = fetch(api, op_id)
     if operation != known:
         yield operation
@@ -83,29 +87,31 @@ def _listen(api: ApiClient, op_id: str, known: OperationDetail | None) -> Iterat
             if event is None:
                 raise httpx2.RemoteProtocolError("the stream was closed")
             if event.event != PROGRESS:
-                before, operation = operation, _after(api, operation, event)
+                before, operation = operation, _apply_event(api, operation, event)
                 if operation != before:
                     yield operation
-            elif operation.state is not State.WAITING:  # there a tick is a late one, of an attempt that has failed
+            elif operation.state is not State.WAITING:  # a tick in this state is a late one of a failed attempt
                 tick = read(ProgressTick, event.data)
-                operation = _progressed(operation, tick)
+                operation = _apply_tick(operation, tick)
                 yield tick
 
 
-def _after(api: ApiClient, operation: OperationDetail, event: ServerSentEvent) -> OperationDetail:
-    """The operation as this event leaves it."""
-    if event.event == COMMENT:  # whether a worker is missing is told by the API, as time goes by
+def _apply_event(api: ApiClient, operation: OperationDetail, event: ServerSentEvent) -> OperationDetail:
+    """Return the operation after this event."""
+    if event.event == RESET:
+        return fetch(api, operation.op_id)
+    if event.event == COMMENT:  # the API reports a missing worker only in its answer
         return fetch(api, operation.op_id) if operation.state is State.QUEUED else operation
     change = read(OperationEvent, event.data)
-    return fetch(api, operation.op_id) if change.state in ENDED else _changed(operation, change)
+    return fetch(api, operation.op_id) if change.state in ENDED else _apply_change(operation, change)
 
 
-def _progressed(operation: OperationDetail, tick: ProgressTick) -> OperationDetail:
+def _apply_tick(operation: OperationDetail, tick: ProgressTick) -> OperationDetail:
     gauge = ProgressView.model_validate(tick.model_dump(include=set(ProgressView.model_fields)))
     return operation.model_copy(update={"progress": gauge})
 
 
-def _changed(operation: OperationDetail, event: OperationEvent) -> OperationDetail:
+def _apply_change(operation: OperationDetail, event: OperationEvent) -> OperationDetail:
     known = {name: getattr(event, name) for name in ("state", "reason", "detail", "until", "attempt", "message")}
     derived = {
         "remedy": remedy(event.state, event.reason),

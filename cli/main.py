@@ -7,37 +7,40 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from cli.failures import CommandFailed
-from domain.errors import NodesmithError
+from nodesmith.cli.errors import CommandFailed
+from nodesmith.cli.output.terminal import print_line
+from nodesmith.domain.errors import NodesmithError
 
 COMMANDS = {
-    "up": ("cli.up", "Start the whole system on this machine."),
-    "down": ("cli.up", "Stop what `up` started."),
-    "status": ("cli.up", "Say what runs, and where."),
-    "nodes": ("cli.nodes", "List nodes, look at one; approve, drain, resume, remove."),
-    "backends": ("cli.backends", "List backends; install, upgrade, roll back, remove; logs, stop."),
-    "models": ("cli.models", "List what runs on the nodes; stop, unload, delete."),
-    "galleries": ("cli.galleries", "List, add, remove and refresh galleries of backends."),
-    "backend": ("cli.packing", "Make a backend of your own: pack it, upload it."),
-    "sources": ("cli.sources", "Say how hosts are reached: password, certificates, proxy."),
-    "ops": ("cli.operations", "List, show, watch, cancel, retry, dismiss operations; history."),
-    "batches": ("cli.batches", "List, show and watch batches; pause, resume, cancel, retry."),
-    "hold": ("cli.hold", "Hold back what is not on a node yet."),
-    "release": ("cli.hold", "Let go what was held back."),
-    "tokens": ("cli.tokens", "Make, list and revoke tokens with a role."),
-    "audit": ("cli.audit", "Who changed what, and why."),
-    "demo": ("cli.demo.command", "Kill it and watch: a tour of two minutes that ends by itself."),
-    "simulate": ("cli.simulate", "Play many nodes in one process, on the real wire."),
-    "api": ("cli.processes", "Run the HTTP API process."),
-    "worker": ("cli.processes", "Run a Temporal worker process."),
-    "agent": ("cli.processes", "Run the agent of this node."),
-    "secrets": ("cli.secrets", "Make the secret files that docker-compose.yml mounts."),
+    "up": ("nodesmith.cli.commands.up", "Start the whole system on this machine."),
+    "down": ("nodesmith.cli.commands.up", "Stop what `up` started."),
+    "status": ("nodesmith.cli.commands.up", "Show what runs, and where."),
+    "nodes": ("nodesmith.cli.commands.nodes", "List and show nodes; approve, drain, resume, remove."),
+    "backends": ("nodesmith.cli.commands.backends", "List backends; install, upgrade, roll back, remove; logs, stop."),
+    "models": ("nodesmith.cli.commands.models", "List running models; stop, unload, delete."),
+    "galleries": ("nodesmith.cli.commands.galleries", "List, add, remove, refresh, sign and trust galleries."),
+    "backend": ("nodesmith.cli.commands.packing", "Pack and upload your own backend."),
+    "sources": ("nodesmith.cli.commands.sources", "Set password, certificates and proxy of download hosts."),
+    "ops": ("nodesmith.cli.commands.operations", "List, show, watch, cancel, retry, dismiss operations; history."),
+    "batches": ("nodesmith.cli.commands.batches", "List, show and watch batches; pause, resume, cancel, retry."),
+    "hold": ("nodesmith.cli.commands.hold", "Hold all operations that have not reached a node."),
+    "release": ("nodesmith.cli.commands.hold", "Release the hold."),
+    "tokens": ("nodesmith.cli.commands.tokens", "Create, list and revoke tokens with a role."),
+    "sessions": ("nodesmith.cli.commands.sessions", "Create sign-in links; list and end browser sessions."),
+    "keys": ("nodesmith.cli.commands.keys", "List and replace the keys that sign orders to nodes."),
+    "audit": ("nodesmith.cli.commands.audit", "Show who changed what, and why."),
+    "demo": ("nodesmith.cli.commands.demo.command", "Kill it and watch: a tour of two minutes that ends by itself."),
+    "simulate": ("nodesmith.cli.commands.simulate", "Simulate many nodes in one process."),
+    "api": ("nodesmith.cli.commands.processes", "Run the HTTP API process."),
+    "worker": ("nodesmith.cli.commands.processes", "Run a Temporal worker process."),
+    "agent": ("nodesmith.cli.commands.processes", "Run the agent of this node."),
+    "secrets": ("nodesmith.cli.commands.secrets", "Create the secret files that docker-compose.yml mounts."),
 }
 """name -> (module with `register(app)`, short help)"""
 
 
-class OnDemand(TyperGroup):
-    """Imports the module of a command when it is called, not to list it: `nodesmith --help` stays quick."""
+class LazyCommands(TyperGroup):
+    """Imports the module of a command only when it is called, so that `nodesmith --help` stays fast."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, listed, rest = super().resolve_command(ctx, args)
@@ -52,9 +55,9 @@ def _load(name: str) -> Any:
 
 
 def make_app() -> typer.Typer:
-    # Plain help: it is quicker by a third than rich's, and reads the same in a pipe.
+    # Plain help is a third faster than rich's, and identical in a pipe.
     app = typer.Typer(
-        cls=OnDemand,
+        cls=LazyCommands,
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
@@ -62,14 +65,16 @@ def make_app() -> typer.Typer:
     )
     app.callback()(_nodesmith)
     for name, (_, summary) in COMMANDS.items():
-        app.command(name, help=summary)(_unloaded)
+        app.command(name, help=summary)(_placeholder)
     return app
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
     if wanted:
-        metadata = importlib.import_module("importlib.metadata")  # half of the time that this module takes to load
-        typer.echo(f"nodesmith {metadata.version('nodesmith')}")
+        metadata = importlib.import_module(
+            "importlib.metadata"
+        )  # imported here: it would double this module's load time
+        print_line(f"nodesmith {metadata.version('nodesmith')}")
         raise typer.Exit
 
 
@@ -82,24 +87,24 @@ def _nodesmith(
     """Durable install, upgrade and removal of inference backends on a fleet of nodes."""
 
 
-def _unloaded() -> None:
-    """Stand in the list of commands for one that is not imported yet."""
+def _placeholder() -> None:
+    """Placeholder for a command whose module is not imported yet."""
 
 
 def main() -> None:
     try:
         make_app()()
     except CommandFailed as failure:
-        _give_up(failure)
+        _exit_with(failure)
     except NodesmithError as error:
-        _give_up(CommandFailed(error.message, getattr(error, "remedy", ""), code=error.code))
+        _exit_with(CommandFailed(error.message, getattr(error, "remedy", ""), code=error.code))
     except OSError as error:
-        if error.filename is None:  # not about a file that the user has named, or can do anything about
+        if error.filename is None:  # not about a file, so the user cannot fix it
             raise
         sentence = f"{error.filename} cannot be used: {error.strerror}."
-        _give_up(CommandFailed(sentence, "Is the path right, and does it belong to you?", code="no_access"))
+        _exit_with(CommandFailed(sentence, "Check the path and its permissions.", code="no_access"))
 
 
-def _give_up(failure: CommandFailed) -> NoReturn:
-    sys.stderr.write((failure.as_json() if "--json" in sys.argv else failure.as_text()) + "\n")
+def _exit_with(failure: CommandFailed) -> NoReturn:
+    print_line(failure.as_json() if "--json" in sys.argv else failure.as_text(), err=True)
     sys.exit(failure.exit_code)

@@ -1,4 +1,4 @@
-"""The options that every client command has."""
+"""Options shared by the client commands."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ Url = Annotated[
     typer.Option(
         "--url",
         envvar="NODESMITH_URL",
-        help="Address of the API. Default: what `nodesmith up` left in the home folder.",
+        help="Address of the API. Default: from the home folder of `nodesmith up`.",
         rich_help_panel=_PANEL,
         show_default=False,
     ),
@@ -22,7 +22,7 @@ Token = Annotated[
     typer.Option(
         "--token",
         envvar="NODESMITH_TOKEN",
-        help="Token. Prefer the variable: arguments are visible to other users of this machine.",
+        help="Token. Prefer the variable: other users of this machine can see arguments.",
         rich_help_panel=_PANEL,
         show_default=False,
         show_envvar=True,
@@ -40,5 +40,5 @@ Home = Annotated[
 ]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the node.", show_default=False)]
 OnNode = Annotated[str, typer.Option("--on", metavar="NODE", help="Name or id of the node.", show_default=False)]
-Reason = Annotated[str | None, typer.Option("--reason", help="Why; kept in the audit trail.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs; its fields are only ever added to.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="Recorded in the audit trail.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs; fields are added, never removed.")]

@@ -1,15 +1,16 @@
-"""The transition table as a page of the documentation: `python -m contracts.diagram > docs/states.md`."""
+"""The transition table as a page: `python -m nodesmith.contracts.diagram > docs/reference/states.md`."""
 
 import sys
 from collections.abc import Iterator
 
-from contracts.words import STATES
-from domain.operation import ENDED, OPEN, TRANSITIONS, Event, State
+from nodesmith.contracts.words import STATES
+from nodesmith.domain.operation import ENDED, OPEN, TRANSITIONS, Event, State
 
 _INTRODUCTION = """\
 # The states of an operation
 
-Generated from `domain/operation.py` by `python -m contracts.diagram > docs/states.md`; a test fails when it is old.
+Generated from `domain/operation.py` by `python -m nodesmith.contracts.diagram > docs/reference/states.md`.
+A test fails when this page is out of date.
 Every move of an operation goes through that table, and the database refuses a state that is not in it.
 
 An arrow to `ended` stands for five: each open state can go to each end at any moment.
@@ -18,7 +19,7 @@ An ended operation never moves again; `retry` makes a new one.
 
 
 def page() -> str:
-    """Draw the table: a picture for people, and every edge below it."""
+    """Return the page: a diagram, the meaning of each state, and a table of every transition."""
     return "\n".join([_INTRODUCTION, "```mermaid", *_picture(), "```", "", *_meanings(), "", *_edges(), ""])
 
 
@@ -42,7 +43,7 @@ def _meanings() -> Iterator[str]:
 
 
 def _edges() -> Iterator[str]:
-    """All edges, one row an event; a dash means that the table refuses it."""
+    """All transitions, one row per event; a dash means that the table refuses the event."""
     yield "| event | " + " | ".join(f"from `{state}`" for state in TRANSITIONS) + " |"
     yield "|---|" + "---|" * len(TRANSITIONS)
     for event in Event:

@@ -1,4 +1,4 @@
-"""Durations as people write them in settings: 90, 90s, 15m, 24h, 7d, or ISO 8601."""
+"""Durations in settings: 90, 90s, 15m, 24h, 7d, or ISO 8601."""
 
 import re
 from datetime import timedelta
@@ -11,7 +11,7 @@ _WRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*")
 
 
 def read(value: object) -> object:
-    """Turn what people write into seconds; what it does not know is left to pydantic."""
+    """Parse a duration like `15m`; other formats are left to pydantic."""
     if isinstance(value, str) and (written := _WRITTEN.fullmatch(value)):
         number, unit = written.groups()
         return timedelta(seconds=float(number) * _UNITS[unit])

@@ -1,11 +1,11 @@
-"""What a success changed on its node, in words."""
+"""Describes what a successful operation changed on its node."""
 
-from contracts.messages import Installed, Outcome
-from domain.operation import Kind
+from nodesmith.contracts.nats.messages import Installed, Outcome
+from nodesmith.domain.operation import Kind
 
 
 def what_changed(outcome: Outcome, kind: Kind) -> str:
-    """A no-op is never reported as a change, nor a start as a no-op."""
+    """Describe the change; a no-op is never reported as a change, nor a start as a no-op."""
     before, after = _version(outcome.before), _version(outcome.after)
     if kind is Kind.REMOVE:
         return f"{before} removed".strip() if outcome.changed else "it was not installed; nothing changed"
@@ -18,7 +18,7 @@ def what_changed(outcome: Outcome, kind: Kind) -> str:
 
 
 def was_only_started(before: Installed | None, after: Installed | None) -> bool:
-    """The same copy of the same version serves before and after."""
+    """Return whether the same copy of the same version was installed before and after."""
     if before is None or after is None or not after.digest:
         return False
     return (before.digest, before.installed_at) == (after.digest, after.installed_at)

@@ -1,10 +1,10 @@
-"""The table of words: for each code a sentence and a remedy. API, CLI and console say the same thing."""
+"""User texts: a sentence and a remedy for each code, so that API, CLI and console say the same."""
 
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
-from domain.operation import Phase, Reason, State
+from nodesmith.domain.operation import Phase, Reason, State
 
 
 @dataclass(frozen=True)
@@ -14,72 +14,90 @@ class Words:
 
 
 REASONS: dict[Reason, Words] = {
-    Reason.NODE_AWAY: Words("the node does not answer", "It goes on by itself when the node is back."),
-    Reason.NATS_DOWN: Words(
-        "NATS does not answer, so nobody can ask the node", "It goes on by itself when NATS is back."
-    ),
+    Reason.NODE_AWAY: Words("the node does not answer", "It continues when the node is back."),
+    Reason.NATS_DOWN: Words("NATS does not answer, so the node cannot be reached", "It continues when NATS is back."),
     Reason.BATCH_TURN: Words(
-        "the node is back; it has to wait for its turn in the batch",
-        "It goes on by itself, unless the batch is paused.",
+        "the node is back; the operation waits for a slot of its batch",
+        "It continues when a slot is free, unless the batch is paused.",
     ),
-    Reason.BACK_OFF: Words("the last attempt failed; it is tried again", "Wait, or cancel the operation."),
-    Reason.NODE_BUSY: Words("the node works on another operation of this backend", "It goes on by itself."),
-    Reason.SOURCE_DOWN: Words("the source of the artifact does not deliver", "Check the source; it is asked again."),
-    Reason.HELD: Words("held by an operator", "Release the hold."),
+    Reason.BACK_OFF: Words(
+        "the last attempt failed", "The next attempt starts automatically. To stop it, cancel the operation."
+    ),
+    Reason.NODE_BUSY: Words(
+        "the node works on another operation of this backend", "It continues when that operation has ended."
+    ),
+    Reason.SOURCE_DOWN: Words(
+        "the source of the artifact is unavailable", "Check the source; the download is retried automatically."
+    ),
+    Reason.HELD: Words("held by an operator", "Release the hold: `nodesmith release`."),
+    Reason.ORDER: Words(
+        "the node cannot accept the signed order now",
+        "It continues when the API has renewed the order. Check that an API runs and that the node reaches it.",
+    ),
     Reason.DOWNLOAD_FAILED: Words("the download failed", "Check that the node reaches the source, then retry."),
-    Reason.INTERRUPTED: Words("the agent was restarted in the middle", "Retry."),
+    Reason.INTERRUPTED: Words("the agent restarted during the operation", "Retry."),
     Reason.NODE_ERROR: Words("the node reported an error", "Read the error and the agent's log, then retry."),
     Reason.BAD_DIGEST: Words(
-        "the artifact is not the one that was asked for (sha256 differs)",
+        "the artifact is not the requested one (its sha256 differs)",
         "Compare the digest in the gallery with the file at the source; nothing was installed.",
     ),
     Reason.SOURCE_DENIED: Words(
-        "the source wants other credentials",
-        "Give it some: `nodesmith sources add HOST --username NAME --password-stdin`, then retry.",
+        "the source rejected the credentials",
+        "Set them: `nodesmith sources add HOST --username NAME --password-stdin`, then retry.",
     ),
     Reason.STILL_RUNS: Words(
         "a process of the backend could not be stopped", "Look at the node's processes; the files were kept."
     ),
-    Reason.BAD_ARCHIVE: Words("the archive is damaged or cut off", "Build or upload the archive again."),
+    Reason.BAD_ARCHIVE: Words("the archive is damaged or incomplete", "Build or upload the archive again."),
     Reason.ARCHIVE_ESCAPES: Words(
-        "the archive has a member that would leave its folder",
+        "the archive has a member that would be written outside its folder",
         "Do not trust this archive; build it again without absolute paths, `..` or links that lead out.",
     ),
-    Reason.NO_SUCH_BACKEND: Words("there is no such backend", "`nodesmith backends ls` lists what there is."),
+    Reason.NO_SUCH_BACKEND: Words("there is no such backend", "`nodesmith backends ls` lists the backends."),
     Reason.NO_DISK: Words("not enough disk space on the node", "Free space on the node, then retry."),
     Reason.UNSUPPORTED_PLATFORM: Words("no build of this backend fits the node", "Choose another backend or node."),
     Reason.NOT_INSTALLED: Words("the backend is not installed on the node", "Install it instead."),
     Reason.NO_PREVIOUS_VERSION: Words(
-        "the node has no previous version of this backend", "Install the version that is wanted."
+        "the node has no previous version of this backend", "Install the version that you want."
     ),
     Reason.DID_NOT_START: Words(
-        "it did not become healthy", "Read the tail of its log in the error, then mend the backend."
+        "the backend did not become healthy", "Read the tail of its log in the error, then fix the backend."
     ),
     Reason.ROLLED_BACK: Words(
-        "the new version did not become healthy, so the node went back to the previous one",
-        "Read the tail of its log in the error; the previous version serves.",
+        "the new version did not become healthy, so the node restored the previous one",
+        "Read the tail of its log in the error; the previous version is running.",
     ),
     Reason.REFUSED_BY_NODE: Words("the node refused", "Read its message; retry starts a new operation."),
-    Reason.DEADLINE: Words("it took longer than its deadline", "Look at the node, then retry with a longer deadline."),
+    Reason.DEADLINE: Words(
+        "the operation exceeded its deadline", "Look at the node, then retry with a longer deadline."
+    ),
     Reason.LOST_NODE: Words(
-        "the node went away with work on it and did not come back", "Bring the node back, then retry."
+        "the node went away during the operation and did not come back", "Bring the node back, then retry."
     ),
     Reason.ENDED_OUTSIDE: Words(
-        "ended outside Nodesmith (terminated or deleted in Temporal)", "Retry if it is still wanted."
+        "ended outside Nodesmith (terminated or deleted in Temporal)", "Retry if you still want it."
+    ),
+    Reason.NOT_ADMITTED: Words(
+        "there is no signed order for it, so nothing was sent to the node",
+        "If you requested it, request it again. Otherwise it was started in Temporal directly: "
+        "see docs/explanation/security.md.",
     ),
     Reason.REQUESTED: Words("cancelled by request"),
     Reason.SUPERSEDED: Words("replaced by a newer request"),
     Reason.BATCH_STOPPED: Words(
-        "its batch stopped because too many others failed", "Mend the cause, then `nodesmith batches retry ID`."
+        "its batch stopped because too many members failed", "Fix the cause, then `nodesmith batches retry ID`."
     ),
     Reason.BATCH_CANCELLED: Words(
-        "its batch was cancelled", "`nodesmith batches retry ID --cancelled` asks for it again."
+        "its batch was cancelled", "To run it again: `nodesmith batches retry ID --cancelled`."
     ),
     Reason.NODE_DRAINED: Words("node drained", "Resume the node, then retry."),
     Reason.NODE_REMOVED: Words("node removed"),
-    Reason.FORCED: Words("ended by force, without the node's word", "Look at the node's inventory."),
-    Reason.NODE_NEVER_CAME: Words("the node did not come in time", "Bring the node back, then retry."),
-    Reason.ATTEMPTS_EXHAUSTED: Words("all attempts failed", "Mend the cause named by the last error, then retry."),
+    Reason.FORCED: Words(
+        "ended by force, without an answer from the node",
+        "Nodesmith no longer knows what is on that disk; run `nodesmith nodes inventory NODE --refresh`.",
+    ),
+    Reason.NODE_NEVER_CAME: Words("the node did not connect in time", "Bring the node back, then retry."),
+    Reason.ATTEMPTS_EXHAUSTED: Words("all attempts failed", "Fix the cause named in the last error, then retry."),
     Reason.UNKNOWN: Words("for a reason this version does not know", "Upgrade this client."),
 }
 
@@ -87,8 +105,8 @@ STATES: dict[State, Words] = {
     State.QUEUED: Words("queued"),
     State.WAITING: Words("waiting"),
     State.RUNNING: Words("running on the node"),
-    State.STILL_INSTALLING: Words("still installing: the node goes on, we attach to it again"),
-    State.CANCELLING: Words("cancelling: the node has not been told yet"),
+    State.STILL_INSTALLING: Words("still installing: the node continues, and a worker attaches to it again"),
+    State.CANCELLING: Words("cancelling: the node has not confirmed it yet"),
     State.SUCCEEDED: Words("succeeded"),
     State.FAILED: Words("failed"),
     State.CANCELLED: Words("cancelled"),
@@ -99,67 +117,91 @@ STATES: dict[State, Words] = {
 
 NO_WORKER = Words(
     "queued: no worker has picked it up",
-    "Is a worker running? `nodesmith status` says so, and logs/worker.log why not.",
+    "Check that a worker runs: `nodesmith status`. If not, logs/worker.log says why.",
 )
-"""derived on read, like `stalled`"""
+"""computed on read, like `stalled`"""
 
 ERRORS: dict[str, Words] = {
-    "internal": Words("Something went wrong in Nodesmith.", "Look into the logs of the api process."),
-    "invalid_request": Words("The request cannot be understood.", "Correct what is named, and send it again."),
+    "internal": Words("An unexpected error occurred in Nodesmith.", "See the logs of the api process."),
+    "invalid_request": Words("The request is invalid.", "Correct the request as the detail says, and send it again."),
     "not_signed_in": Words("A valid token is needed.", "Send `Authorization: Bearer <token>`."),
-    "not_allowed": Words("This credential may not do that.", "Use a credential with the right role."),
-    "too_many_failures": Words(
-        "Too many wrong credentials came from this address.", "Wait as long as Retry-After says, then use a valid one."
+    "not_allowed": Words("The role of this credential does not allow that.", "Use a credential with the right role."),
+    "source_not_allowed": Words(
+        "Fetching from that address is not allowed.",
+        "An admin allows hosts, networks and folders with NODESMITH_SOURCE_HOSTS, _NETWORKS and _FOLDERS.",
     ),
-    "invite_spent": Words("This invite admits nobody any more.", "Ask for a new one: `nodesmith nodes invite`."),
+    "too_many_failures": Words(
+        "Too many wrong credentials came from this address.", "Wait for the time in Retry-After, then use a valid one."
+    ),
+    "too_many_pending": Words(
+        "Too many nodes wait for approval; no more are registered.",
+        "Approve or remove nodes (`nodesmith nodes ls --status pending`), let nodes join by `nodesmith nodes invite "
+        "--approve`, or raise NODESMITH_PENDING_NODES.",
+    ),
+    "invite_spent": Words(
+        "This invite is used up, expired or revoked.", "Ask for a new one: `nodesmith nodes invite`."
+    ),
     "unknown_invite": Words("There is no such invite.", "`nodesmith nodes invites` lists them."),
+    "unknown_session": Words(
+        "There is no such session.", "`nodesmith sessions ls` lists the browsers that are signed in."
+    ),
     "unknown_token": Words("There is no such token.", "`nodesmith tokens ls` lists the tokens."),
     "token_name_taken": Words(
-        "A token of that name is in force already.", "Choose another name, or `nodesmith tokens revoke NAME`."
+        "An active token already has that name.", "Choose another name, or `nodesmith tokens revoke NAME`."
     ),
     "unknown_node": Words("There is no such node.", "`nodesmith nodes ls` lists the nodes."),
     "unknown_operation": Words("There is no such operation.", "`nodesmith ops ls` lists the operations."),
     "concrete_backend_requires_target": Words(
-        "That build is for some hardware only, and was asked for everybody.",
-        "Ask for the alternative that is named, or name the nodes.",
+        "This build fits only some hardware: name the nodes to install it on.",
+        "Request the named alternative, or name the nodes.",
     ),
     "unknown_batch": Words("There is no such batch.", "`nodesmith batches ls` lists the batches."),
-    "unknown_backend": Words("No gallery has that backend.", "`nodesmith backends ls` lists what there is."),
+    "unknown_backend": Words("No gallery has that backend.", "`nodesmith backends ls` lists the backends."),
     "no_build_for_node": Words(
-        "No build of this backend fits the node.", "Choose another node, or one of the builds that are named."
+        "No build of this backend fits the node.", "Choose another node, or one of the named builds."
     ),
     "unknown_gallery": Words("There is no such gallery.", "`nodesmith galleries ls` lists the galleries."),
-    "gallery_exists": Words("There is a gallery of that name already.", "Choose another name, or remove that one."),
+    "gallery_exists": Words("A gallery with that name already exists.", "Choose another name, or remove that gallery."),
     "gallery_unreadable": Words("The gallery cannot be read.", "Check its address; the last good copy stays in use."),
-    "upload_exists": Words("That version of that backend is there already.", "Give the archive another version."),
-    "upload_refused": Words("The archive cannot be taken in.", "Pack it with `nodesmith backend pack DIR`."),
+    "not_signed": Words(
+        "The artifact lacks a signature that the policy of its gallery requires.",
+        "Sign it with a trusted key, or check the gallery's keys and policy: `nodesmith galleries ls`.",
+    ),
+    "index_expired": Words(
+        "The signed index of the gallery has expired.",
+        "Let its publisher sign it again (`nodesmith galleries sign`), then run `nodesmith galleries refresh`.",
+    ),
+    "upload_exists": Words("That version of that backend was already uploaded.", "Give the archive another version."),
+    "upload_refused": Words("The archive was rejected.", "Pack it with `nodesmith backend pack DIR`."),
     "upload_too_large": Words(
-        "The archive is larger than this site takes.",
-        "Make it smaller, or let the admin raise NODESMITH_UPLOAD_LIMIT; nothing was kept.",
+        "The archive exceeds the upload limit of this installation.",
+        "Make it smaller, or let an admin raise NODESMITH_UPLOAD_LIMIT. Nothing was stored.",
     ),
     "unknown_artifact": Words(
-        "The registry has nothing under that name.", "Check repository and tag; nothing was started."
+        "The registry has no artifact with that name.", "Check repository and tag; nothing was started."
     ),
     "registry_denied": Words(
-        "The registry wants other credentials.",
-        "Give it some: `nodesmith sources add HOST --username NAME --password-stdin`, then ask again.",
+        "The registry rejected the credentials.",
+        "Set them: `nodesmith sources add HOST --username NAME --password-stdin`, then try again.",
     ),
     "registry_down": Words(
-        "The registry does not answer, so nobody knows what the tag stands for now.",
-        "Nothing was started. Ask again, or name the artifact by its digest: host/name@sha256:...",
+        "The registry does not answer, so the tag cannot be resolved to a digest.",
+        "Nothing was started. Try again, or name the artifact by its digest: host/name@sha256:...",
     ),
-    "unknown_source": Words("Nothing is set for that host.", "`nodesmith sources ls` lists the hosts."),
-    "node_pending": Words("The node waits for approval.", "`nodesmith nodes approve NODE`, then ask again."),
+    "unknown_source": Words("There are no source settings for that host.", "`nodesmith sources ls` lists the hosts."),
+    "node_pending": Words(
+        "The node waits for approval.", "Approve it (`nodesmith nodes approve NODE`), then try again."
+    ),
     "node_not_for_backends": Words("The node runs no backends.", "Choose a node of type backend."),
-    "node_cannot": Words("The node cannot do that.", "Read what it says; nothing was changed."),
-    "node_drained": Words("The node is drained.", "Resume it, or ask with on_drained=true."),
+    "node_cannot": Words("The node does not support that.", "Read the message; nothing was changed."),
+    "node_drained": Words("The node is drained.", "Resume it, or set on_drained=true in the request."),
     "name_taken": Words(
-        "Another machine holds that node name.",
-        "Choose another name, or give this one free: `nodesmith nodes reset-credential NODE`.",
+        "Another machine has that node name.",
+        "Choose another name, or release this one: `nodesmith nodes reset-credential NODE`.",
     ),
     "identity_in_use": Words(
-        "Another process is this node already.",
-        "Stop one of the two. A copied machine or folder needs a name of its own and no identity.json.",
+        "Another process already runs as this node.",
+        "Stop one of the two. A copied machine or folder needs its own name and no identity.json.",
     ),
     "node_removed": Words(
         "This node was removed.",
@@ -169,28 +211,41 @@ ERRORS: dict[str, Words] = {
         "Another operation holds this backend on this node.", "Wait for it, or cancel it: `nodesmith ops cancel ID`."
     ),
     "idempotency_key_reused": Words(
-        "This Idempotency-Key belongs to another request.", "Send another request with a key of its own."
+        "This Idempotency-Key was already used for another request.", "Use a new key for each request."
+    ),
+    "shown_once": Words(
+        "This Idempotency-Key was used before; the secret that its request created is shown only once.",
+        "Use a new key. If the first response was lost, revoke what it created: `nodesmith tokens ls` and "
+        "`nodesmith nodes invites` list it.",
     ),
     "not_installed": Words(
         "The backend is not installed on the node.",
-        "Install it: `nodesmith backends install NAME --on NODE`. If it was put there just now: "
-        "`nodesmith nodes inventory NODE --refresh`, then ask again.",
+        "Install it: `nodesmith backends install NAME --on NODE`. If it was installed just now: "
+        "`nodesmith nodes inventory NODE --refresh`, then try again.",
     ),
-    "operation_ended": Words("The operation has ended already.", "`nodesmith ops show ID` tells how."),
-    "not_retryable": Words("Only an operation that did not succeed can be retried.", "Ask for it as a new one."),
-    "not_cancellable": Words("This operation cannot be cancelled any more.", "Wait for it to end."),
-    "illegal_transition": Words("The operation cannot go from that state to the other."),
-    "node_away": Words("Nobody answers at the node.", "Start its agent, or look at its network."),
-    "no_answer": Words("The node did not answer in time; it may have done it.", "Ask again."),
+    "operation_ended": Words("The operation has already ended.", "`nodesmith ops show ID` shows the result."),
+    "not_retryable": Words("Only an operation that did not succeed can be retried.", "Start a new operation instead."),
+    "not_cancellable": Words("This operation can no longer be cancelled.", "Wait for it to end."),
+    "foreign_root": Words(
+        "The root key of this API does not belong to this installation.",
+        "Give this API the NODESMITH_ORDER_KEYS folder of the other replicas.",
+    ),
+    "order_not_signed": Words(
+        "The order of this operation is not signed by a trusted key.",
+        "Start a new operation instead. `nodesmith keys ls` lists the keys.",
+    ),
+    "illegal_transition": Words("The operation cannot make that state transition."),
+    "node_away": Words("The node does not answer.", "Start its agent, or check its network."),
+    "no_answer": Words("The node did not answer in time; it may have carried out the request.", "Try again."),
     "unavailable": Words("A server that this request needs does not answer.", "Try again; `/readyz` says which."),
     "outcome_unknown": Words(
-        "A server did not answer: it is not known whether the request was carried out.",
-        "Ask again: the same request joins what runs already. `nodesmith ops ls` shows what runs.",
+        "A server did not answer; the request may or may not have been carried out.",
+        "Try again: the same request joins a running operation. `nodesmith ops ls` lists the operations.",
     ),
 }
 
 _NUMBERED = re.compile(r"(attempt \d+(?: of \d+)?): (.*)", re.DOTALL)
-"""how the workflow begins the detail of a back-off"""
+"""how the workflow starts the detail of a back-off"""
 
 LOCALAI_TASK_TYPES = {
     "install": "Installation",
@@ -216,9 +271,9 @@ def tell(
     until: datetime | None = None,
     zone: tzinfo | None = UTC,
 ) -> str:
-    """One line for a person: what the operation does, and why. `zone` is the reader's; None is this machine's."""
+    """Describe an operation in one line: state and reason. `zone` is the reader's time zone; None is this machine's."""
     if state is State.WAITING and reason is Reason.BACK_OFF:
-        return _tell_back_off(detail, until, zone)
+        return _describe_back_off(detail, until, zone)
     words = STATES[state].sentence
     if phase is not None and state is State.RUNNING:
         words = f"{phase} on the node"
@@ -231,8 +286,8 @@ def remedy(state: State, reason: Reason | None) -> str:
     return REASONS[reason].remedy if reason else STATES[state].remedy
 
 
-def _tell_back_off(detail: str, until: datetime | None, zone: tzinfo | None) -> str:
-    """`Retrying: attempt 3 of 10 failed (...). Next try at 17:38:20.`, as far as it is known."""
+def _describe_back_off(detail: str, until: datetime | None, zone: tzinfo | None) -> str:
+    """Return `Retrying: attempt 3 of 10 failed (...). Next try at 17:38:20.`, without the parts that are not known."""
     numbered = _NUMBERED.fullmatch(detail)
     which, why = numbered.groups() if numbered else ("the last attempt", detail)
     failed = f"Retrying: {which} failed ({why})." if why else f"Retrying: {which} failed."

@@ -1,18 +1,18 @@
-"""Who may do what: roles, and the caller behind a request."""
+"""Roles, and the caller of a request."""
 
 import enum
 from dataclasses import dataclass
 
 
 class Role(enum.StrEnum):
-    """Each may do what the ones before it may."""
+    """Each role includes the permissions of the roles before it."""
 
     VIEWER = "viewer"
     """reads"""
     OPERATOR = "operator"
     """starts and stops operations, drains nodes"""
     ADMIN = "admin"
-    """decides who takes part: nodes, tokens, invites, galleries"""
+    """manages nodes, tokens, invites and galleries"""
 
     def includes(self, needed: "Role") -> bool:
         return _RANK[self] >= _RANK[needed]
@@ -23,9 +23,9 @@ _RANK = {role: rank for rank, role in enumerate(Role)}
 
 @dataclass(frozen=True)
 class Caller:
-    """A person or program that showed a valid token, or a browser that one signed in."""
+    """A person or program with a valid token, or a browser that was signed in with one."""
 
     name: str
     role: Role
     token_id: str = ""
-    """empty for the admin token of the deployment, which is a file and not a row"""
+    """id of the token row, or one derived from the deployment's admin token, which is a file without a row"""

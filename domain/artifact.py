@@ -1,11 +1,14 @@
-"""A backend of the catalogue, resolved."""
+"""The artifact that a backend of the catalogue resolves to."""
 
 from dataclasses import dataclass
+
+RESERVED = frozenset({"metadata.json", ".metadata.json", ".metadata.json.draft"})
+"""file names that the agent writes itself at the top of an installed version; no archive may contain them"""
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """What to fetch, and how to know that it is right."""
+    """What to download, and the digest to verify it with."""
 
     name: str
     version: str
@@ -15,11 +18,11 @@ class Artifact:
     size: int
     description: str = ""
     mirrors: tuple[str, ...] = ()
-    """where else the same artifact is, in the order in which they are asked"""
+    """other addresses of the same artifact, in the order in which they are tried"""
     family: str = ""
-    """under which it is locked and kept on a node: its alias or the meta that lists it, else its own name"""
+    """key of its lock and its folder on a node: its alias or the meta that lists it, else its own name"""
     meta: str = ""
-    """the meta that stands for this build and its like on other hardware; empty when none does"""
+    """the meta backend that groups this build with those for other hardware; empty without one"""
     gallery: str = ""
     platforms: tuple[str, ...] = ()
     """linux/amd64; empty when the gallery does not say"""

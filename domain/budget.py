@@ -1,13 +1,13 @@
-"""The VRAM budget of a node: "80%", "0.8", "12GB", "12GiB", bytes; "" is none."""
+"""The VRAM budget of a node: "80%", "0.8", "12GB", "12GiB" or bytes; "" means no budget."""
 
 import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from domain.errors import InvalidRequest
+from nodesmith.domain.errors import InvalidRequest
 
 LARGEST = 2**60
-"""bytes; beyond any card, so a slip of the keyboard"""
+"""bytes; more than any card has, so the value must be a typing error"""
 
 _WRITTEN = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*(%|[kmgt]?i?b?)", re.IGNORECASE | re.ASCII)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -15,13 +15,13 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 @dataclass(frozen=True)
 class Budget:
-    """A share of the card, or a number of bytes; neither is no budget."""
+    """A share of the card's memory, or a number of bytes; no budget if both are None."""
 
     share: Fraction | None = None
     size: int | None = None
 
     def ceiling(self, total_vram: int | None) -> int | None:
-        """In bytes, never more than the card has; None when there is no limit, or nothing to take a share of."""
+        """Return the limit in bytes, at most the card's size; None if there is no limit or the size is unknown."""
         if self.share is not None:
             return int(total_vram * self.share) if total_vram else None
         if self.size is None:
@@ -29,7 +29,7 @@ class Budget:
         return min(self.size, total_vram) if total_vram else self.size
 
     def available(self, total_vram: int | None, free_vram: int | None) -> int | None:
-        """What the budget leaves after what is in use; the free reading itself when there is no budget."""
+        """Return the budget minus the memory in use; without a budget, the free memory as reported."""
         ceiling = self.ceiling(total_vram)
         if ceiling is None or free_vram is None:
             return free_vram
@@ -41,7 +41,7 @@ NO_BUDGET = Budget()
 
 
 def parse(text: str) -> Budget:
-    """Read a budget; raise `InvalidRequest` for more than 100 % or what is no size."""
+    """Parse a budget; raise `InvalidRequest` for more than 100 % or for text that is not a size."""
     written = text.strip()
     if not written:
         return NO_BUDGET

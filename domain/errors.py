@@ -1,4 +1,4 @@
-"""One root for everything Nodesmith refuses or cannot do; the docstring of a class is its default message."""
+"""All errors of Nodesmith, with one root class; the docstring of a class is its default message."""
 
 
 class NodesmithError(Exception):
@@ -30,14 +30,26 @@ class NotAllowed(NodesmithError):
     code = "not_allowed"
 
 
+class SourceNotAllowed(NodesmithError):
+    """This source is not allowed: its host, network or folder is not on the allow list."""
+
+    code = "source_not_allowed"
+
+
 class TooManyFailures(NodesmithError):
     """Too many wrong credentials came from this address."""
 
     code = "too_many_failures"
 
 
+class TooManyPending(NodesmithError):
+    """Too many nodes wait for approval."""
+
+    code = "too_many_pending"
+
+
 class InviteSpent(NodesmithError):
-    """This invite admits nobody any more."""
+    """This invite is used up, expired or revoked."""
 
     code = "invite_spent"
 
@@ -48,6 +60,12 @@ class UnknownInvite(NodesmithError):
     code = "unknown_invite"
 
 
+class UnknownSession(NodesmithError):
+    """There is no such session."""
+
+    code = "unknown_session"
+
+
 class UnknownToken(NodesmithError):
     """There is no such token."""
 
@@ -55,7 +73,7 @@ class UnknownToken(NodesmithError):
 
 
 class TokenNameTaken(NodesmithError):
-    """A token of that name is in force already."""
+    """An active token already has that name."""
 
     code = "token_name_taken"
 
@@ -73,7 +91,7 @@ class UnknownOperation(NodesmithError):
 
 
 class ConcreteBackend(NodesmithError):
-    """That build is for some hardware only, and was asked for everybody."""
+    """This build fits only some hardware: name the nodes to install it on."""
 
     code = "concrete_backend_requires_target"
 
@@ -103,7 +121,7 @@ class UnknownGallery(NodesmithError):
 
 
 class GalleryExists(NodesmithError):
-    """There is a gallery of that name already."""
+    """A gallery with that name already exists."""
 
     code = "gallery_exists"
 
@@ -114,44 +132,56 @@ class GalleryUnreadable(NodesmithError):
     code = "gallery_unreadable"
 
 
+class NotSigned(NodesmithError):
+    """The artifact lacks a signature that the policy of its gallery requires."""
+
+    code = "not_signed"
+
+
+class IndexExpired(NodesmithError):
+    """The signed index of the gallery has expired."""
+
+    code = "index_expired"
+
+
 class UploadExists(NodesmithError):
-    """That version of that backend is there already."""
+    """That version of that backend was already uploaded."""
 
     code = "upload_exists"
 
 
 class UploadRefused(NodesmithError):
-    """The archive cannot be taken in."""
+    """The archive was rejected."""
 
     code = "upload_refused"
 
 
 class UploadTooLarge(NodesmithError):
-    """The archive is larger than this site takes."""
+    """The archive exceeds the upload limit of this installation."""
 
     code = "upload_too_large"
 
 
 class UnknownArtifact(NodesmithError):
-    """The registry has nothing under that name."""
+    """The registry has no artifact with that name."""
 
     code = "unknown_artifact"
 
 
 class RegistryDenied(NodesmithError):
-    """The registry wants other credentials."""
+    """The registry rejected the credentials."""
 
     code = "registry_denied"
 
 
 class RegistryDown(NodesmithError):
-    """The registry does not answer, so nobody knows what the tag stands for now."""
+    """The registry does not answer, so the tag cannot be resolved to a digest."""
 
     code = "registry_down"
 
 
 class UnknownSource(NodesmithError):
-    """Nothing is set for that host."""
+    """There are no source settings for that host."""
 
     code = "unknown_source"
 
@@ -169,7 +199,7 @@ class NodeNotForBackends(NodesmithError):
 
 
 class NodeCannot(NodesmithError):
-    """The node cannot do that."""
+    """The node does not support that."""
 
     code = "node_cannot"
 
@@ -187,7 +217,7 @@ class NameTaken(NodesmithError):
 
 
 class IdentityInUse(NodesmithError):
-    """Another process is this node already."""
+    """Another process already runs as this node."""
 
     code = "identity_in_use"
 
@@ -205,9 +235,15 @@ class OperationConflict(NodesmithError):
 
 
 class IdempotencyKeyReused(OperationConflict):
-    """This Idempotency-Key belongs to another request."""
+    """This Idempotency-Key was already used for another request."""
 
     code = "idempotency_key_reused"
+
+
+class ShownOnce(NodesmithError):
+    """This Idempotency-Key was used before, and the secret that its request made is shown only once."""
+
+    code = "shown_once"
 
 
 class NotInstalled(NodesmithError):
@@ -217,7 +253,7 @@ class NotInstalled(NodesmithError):
 
 
 class OperationEnded(NodesmithError):
-    """The operation has ended already."""
+    """The operation has already ended."""
 
     code = "operation_ended"
 
@@ -234,8 +270,20 @@ class NotCancellable(NodesmithError):
     code = "not_cancellable"
 
 
+class ForeignRoot(NodesmithError):
+    """The root key of this API does not belong to this installation."""
+
+    code = "foreign_root"
+
+
+class OrderNotSigned(NodesmithError):
+    """The order of this operation is not signed by a trusted key."""
+
+    code = "order_not_signed"
+
+
 class IllegalTransition(NodesmithError):
-    """The operation cannot go from that state to the other."""
+    """The operation cannot make that state transition."""
 
     code = "illegal_transition"
 
@@ -247,7 +295,7 @@ class ServiceUnavailable(NodesmithError):
 
 
 class OutcomeUnknown(ServiceUnavailable):
-    """A server was asked to change something and did not answer: it is not known whether it did."""
+    """A server did not answer a change request: it is unknown whether the change was made."""
 
     code = "outcome_unknown"
 
@@ -263,7 +311,7 @@ class AlreadyRunning(NodesmithError):
 
 
 class NodeAway(NodesmithError):
-    """Nobody answers at the node: nothing was delivered."""
+    """The node does not answer: nothing was delivered."""
 
     code = "node_away"
 
@@ -272,6 +320,10 @@ class NoAnswer(NodesmithError):
     """The node did not answer in time: it may have done what was asked."""
 
     code = "no_answer"
+
+
+class BadSignature(NoAnswer):
+    """A message of the node is not signed with the node's key and was dropped."""
 
 
 class LinkDown(NoAnswer):

@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: one key of one caller is one request."""
+"""`Idempotency-Key`: each key of a caller stands for one request."""
 
 import hashlib
 import json
@@ -7,19 +7,29 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Claim:
-    """What a key stands for: the request by its digest, the id reserved for it, and the job that it became."""
+class StoredAnswer:
+    """The response to a request, as far as it may be stored."""
+
+    status: int
+    body: object = None
+
+
+@dataclass(frozen=True)
+class KeyClaim:
+    """The record of a key: digest of its request, the id reserved for it, and the result."""
 
     digest: str
     op_id: str
-    """drawn when the key was first used, before anything was started"""
+    """generated when the key was first used, before any job was started"""
     job_id: str | None = None
-    """what was answered; None as long as nobody noted that it was started"""
+    """id of the job that the request started; None until the start is recorded"""
+    answer: StoredAnswer | None = None
+    """response to a request that starts no job; None until it was answered"""
     is_new: bool = False
-    """this call inserted it"""
+    """this call inserted the record"""
 
 
 def request_digest(route: str, target: str, body: Mapping[str, object]) -> str:
-    """Two requests with one digest are one request: same route, same resolved target, same whole body."""
-    asked = json.dumps([route, target, body], separators=(",", ":"), sort_keys=True)
-    return hashlib.sha256(asked.encode()).hexdigest()
+    """Return the digest of route, resolved target and body; requests with equal digests are the same request."""
+    canonical = json.dumps([route, target, body], separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Names that have to be equal on every replica: operation ids, families, digests of an intent."""
+"""Identifiers that every replica must compute alike: operation ids, families, intent digests."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ _NAMESPACE = uuid.UUID("6e6f6465-736d-5974-8000-6f7065726174")
 
 
 def new_op_id() -> str:
-    """A UUIDv7: sorts by time of birth, which keeps the index of the operations compact."""
+    """Return a UUIDv7: it sorts by creation time, which keeps the index of the operations compact."""
     milliseconds = time.time_ns() // 1_000_000
     value = milliseconds << 80 | int.from_bytes(os.urandom(10), "big")
     value = value & ~(0xF << 76) | 0x7 << 76
@@ -25,13 +25,13 @@ def new_op_id() -> str:
 
 
 def derived_op_id(*parts: str) -> str:
-    """The same id for the same parts, whoever asks: members of a batch."""
+    """Return the same id for the same parts on every process; used for members of a batch."""
     return str(uuid.uuid5(_NAMESPACE, "\x1f".join(parts)))
 
 
-@lru_cache(10_000)  # a gallery of a thousand entries asks twelve thousand times
+@lru_cache(10_000)  # a gallery of a thousand entries calls it twelve thousand times
 def family_of(name: str, *, alias: str = "", uri: str = "") -> str:
-    """The key under which a backend is locked on a node: one family, one operation at a time."""
+    """Return the lock key of a backend on a node; each family allows one operation at a time."""
     asked = alias or name or _last_part(uri)
     bare = asked.rsplit("@", 1)[-1].strip().casefold().replace("/", "__")
     if len(bare) <= LONGEST_FAMILY:
@@ -40,7 +40,7 @@ def family_of(name: str, *, alias: str = "", uri: str = "") -> str:
 
 
 def _last_part(uri: str) -> str:
-    """Without the ending of an archive, and without tag and digest of what is in a registry."""
+    """Return the last path part without archive suffix, registry tag and digest."""
     file_name = PurePosixPath(urlsplit(uri).path).name.partition("@")[0].partition(":")[0]
     for ending in (".tar.gz", ".tgz", ".tar.zst", ".tar"):
         file_name = file_name.removesuffix(ending)
@@ -48,6 +48,6 @@ def _last_part(uri: str) -> str:
 
 
 def intent_digest(wanted: Mapping[str, object]) -> str:
-    """What an operation wants, in 16 hex digits: two requests with one digest are one operation."""
-    said = json.dumps(wanted, separators=(",", ":"), sort_keys=True)
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    """Return the intent in 16 hex digits; requests with equal digests are the same operation."""
+    canonical = json.dumps(wanted, separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

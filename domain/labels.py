@@ -1,25 +1,26 @@
-"""Labels of a node: what may be one, and those that follow from what the node is."""
+"""Labels of a node: validation, and the automatic labels derived from its hardware."""
 
 import re
 from collections.abc import Mapping
+
+from nodesmith.domain.names import is_plain
 
 LONGEST_KEY = 128
 LONGEST_VALUE = 255
 MOST_LABELS = 200
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]*")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 _VRAM_STEPS = (48, 24, 16, 8)
 _GB = 1_000_000_000
 
 VENDOR, VRAM, NAME, SLOTS = "gpu.vendor", "gpu.vram", "node.name", "node.replica-slots"
 AUTOMATIC = frozenset({VENDOR, VRAM, NAME, SLOTS})
-"""keys that only Nodesmith itself writes"""
+"""label keys that only Nodesmith writes"""
 
 
 def complaint(labels: Mapping[str, str]) -> str | None:
-    """What is wrong with these labels, naming the key; None when nothing is."""
+    """Return the first problem with these labels, naming the key; None if they are valid."""
     if len(labels) > MOST_LABELS:
         return f"a node has {MOST_LABELS} labels at most"
     for key, value in labels.items():
@@ -32,20 +33,20 @@ def complaint_about_key(key: str) -> str | None:
     if not 0 < len(key) <= LONGEST_KEY:
         return f"the key {key[:40]!r} has {len(key)} characters; 1 to {LONGEST_KEY} are allowed"
     if not _KEY.fullmatch(key):
-        return f"the key {key!r} may have letters, digits and . _ - / : @ + only, and begins with a letter or digit"
+        return f"the key {key!r} may only have letters, digits and . _ - / : @ +, and must begin with a letter or digit"
     return None
 
 
 def _complaint_about_value(key: str, value: str) -> str | None:
     if len(value) > LONGEST_VALUE:
         return f"the value of {key} has {len(value)} characters; {LONGEST_VALUE} are allowed"
-    if _CONTROL.search(value):
-        return f"the value of {key} has a control character"
+    if not is_plain(value):
+        return f"the value of {key} has a control character or an invisible character"
     return None
 
 
 def automatic_labels(*, name: str, gpu_vendor: str | None, total_vram: int | None, slots: int) -> dict[str, str]:
-    """What follows from the facts (R77): no label at all for a GPU that is not there."""
+    """Return the labels derived from the facts (R77); a node without GPU gets no GPU label."""
     found = {NAME: name[:LONGEST_VALUE], SLOTS: str(max(slots, 1))}
     if gpu_vendor:
         found[VENDOR] = gpu_vendor[:LONGEST_VALUE]
@@ -55,7 +56,7 @@ def automatic_labels(*, name: str, gpu_vendor: str | None, total_vram: int | Non
 
 
 def vram_bucket(total_vram: int) -> str:
-    """The size as it is written on the box. In decimal GB: a "24 GB" card has a little less than 24 GiB."""
+    """Return the marketed size in decimal GB: a "24 GB" card has a little less than 24 GiB."""
     size = total_vram // _GB
     if size >= 80:  # noqa: PLR2004 - the largest step, open to the top
         return "80GB+"

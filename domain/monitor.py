@@ -1,4 +1,4 @@
-"""What is known of the fleet monitor."""
+"""The last completed tick of the fleet monitor."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,6 +10,6 @@ class MonitorTick:
 
     run_id: str
     at: datetime
-    """by the clock of the database"""
+    """time by the database clock"""
     age: timedelta
-    """when it was read"""
+    """age at the time of reading"""

@@ -1,10 +1,10 @@
-"""The node: facts are stored, the status is derived from them."""
+"""Nodes: facts are stored, and the status is derived from them."""
 
 import enum
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from domain.wire import WireEnum
+from nodesmith.domain.wire_enum import WireEnum
 
 SILENT_AFTER = timedelta(seconds=60)
 
@@ -28,12 +28,12 @@ class Protocol(enum.IntEnum):
     LOCALAI = 1
     """a LocalAI worker: one long request, no cancel"""
     NODESMITH = 2
-    """our own agent: accepted within 5 s, outcome on its own subject, cancel and op"""
+    """a Nodesmith agent: accepts within 5 s, reports the outcome on its own subject, supports cancel and op"""
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What the registry knows of a node; nothing here is a status."""
+    """Stored facts of a node, from which `status_of` derives the status."""
 
     approved_at: datetime | None = None
     drained_at: datetime | None = None
@@ -46,10 +46,10 @@ class NodeFacts:
 def status_of(
     facts: NodeFacts, *, now: datetime, listening_since: datetime, listened_until: datetime | None = None
 ) -> NodeStatus:
-    """Derive the status; `store.nodes` has the same expression in SQL, proved equal by a test.
+    """Derive the status. `nodesmith.store.nodes.nodes` has the same expression in SQL; a test compares both.
 
     The control plane listened from `listening_since` to `listened_until` (None: it listens now).
-    Silence before and after that proves nothing.
+    Silence outside that time does not count.
     """
     until = now if listened_until is None else min(now, listened_until)
     if facts.approved_at is None:
@@ -66,21 +66,32 @@ def status_of(
 
 
 @dataclass(frozen=True)
-class HeardNode:
-    """A node that was heard, as the registry knows it."""
+class ReportingNode:
+    """A registered node that sent a heartbeat."""
 
     node_id: str
     boot_id: str
     """the process that registered as this node"""
     is_approved: bool
+    beat_at: datetime | None = None
+    """time of its last heartbeat, by its own clock"""
+
+
+@dataclass(frozen=True)
+class NodeKey:
+    """The key that verifies a node's reports; a LocalAI worker has none."""
+
+    protocol: Protocol
+    public: str
 
 
 @dataclass(frozen=True)
 class NatsCredential:
-    """What a node needs to speak on the bus, for itself only."""
+    """The NATS credential of one node."""
 
     jwt: str
     seed: str
+    """empty when the node created its own key: then only the node has the seed"""
     expires_at: datetime
     user: str = ""
-    """its public key, by which it is revoked"""
+    """its public key, used to revoke it"""

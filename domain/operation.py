@@ -1,10 +1,10 @@
-"""The operation: its states, the events that move it, and the one table that allows a move."""
+"""Operations: states, events, and the transition table that allows a state change."""
 
 import enum
 from datetime import timedelta
 
-from domain.errors import IllegalTransition
-from domain.wire import WireEnum
+from nodesmith.domain.errors import IllegalTransition
+from nodesmith.domain.wire_enum import WireEnum
 
 
 class Kind(WireEnum):
@@ -27,18 +27,18 @@ class State(WireEnum):
     EXPIRED = "expired"
     DEAD_LETTER = "dead_letter"
     UNKNOWN = "unknown"
-    """only a reader of a newer peer meets it; no operation is ever in it"""
+    """read from a newer peer; no operation is ever in this state"""
 
 
 class Event(enum.StrEnum):
-    """What happens to an operation; `advance` says where that leads."""
+    """Events of an operation; `advance` returns the state that follows."""
 
     DISPATCH = "dispatch"
-    """sent to the node, or attached again to its work there"""
+    """sent to the node, or reattached to its work there"""
     POSTPONE = "postpone"
-    """has to wait: node away, back-off, node busy, source down, held"""
+    """must wait: node away, back-off, node busy, source down, held"""
     LOSE_SIGHT = "lose_sight"
-    """no answer in time, or our worker died: the node goes on"""
+    """no answer in time, or a worker died: the node keeps working"""
     ASK_CANCEL = "ask_cancel"
     SUCCEED = "succeed"
     FAIL = "fail"
@@ -58,7 +58,7 @@ class Phase(WireEnum):
 
 
 class Reason(WireEnum):
-    """Why an operation waits or ended; `contracts.words` has the sentence and the remedy of each."""
+    """Why an operation waits or ended; `nodesmith.contracts.words` has a sentence and a remedy for each."""
 
     # waits
     NODE_AWAY = "node_away"
@@ -68,7 +68,8 @@ class Reason(WireEnum):
     NODE_BUSY = "node_busy"
     SOURCE_DOWN = "source_down"
     HELD = "held"
-    # failures that another attempt may cure
+    ORDER = "order"
+    # failures that a retry may fix
     DOWNLOAD_FAILED = "download_failed"
     SOURCE_DENIED = "source_denied"
     STILL_RUNS = "still_runs"
@@ -89,6 +90,7 @@ class Reason(WireEnum):
     DEADLINE = "deadline"
     LOST_NODE = "lost_node"
     ENDED_OUTSIDE = "ended_outside"
+    NOT_ADMITTED = "not_admitted"
     # cancellations
     REQUESTED = "requested"
     SUPERSEDED = "superseded"
@@ -121,7 +123,7 @@ PERMANENT = frozenset(
         Reason.REFUSED_BY_NODE,
     }
 )
-"""Failures that end an operation at once: the same attempt would fail the same way."""
+"""Failures that end an operation at once, because a retry would fail the same way."""
 
 _ENDINGS = {
     Event.SUCCEED: State.SUCCEEDED,
@@ -154,7 +156,7 @@ _MOVES = {
 TRANSITIONS: dict[State, dict[Event, State]] = {
     state: {**moves, Event.ASK_CANCEL: State.CANCELLING, **_ENDINGS} for state, moves in _MOVES.items()
 }
-"""The table. Every open state has an edge to every end; an ended operation never moves."""
+"""The transition table. Every open state can reach every end; an ended operation never changes."""
 
 
 def advance(state: State, event: Event) -> State:
@@ -170,6 +172,6 @@ BACK_OFF_CAP = timedelta(minutes=15)
 
 
 def back_off(failures: int, *, first: timedelta = BACK_OFF_FIRST, cap: timedelta = BACK_OFF_CAP) -> timedelta:
-    """How long to wait after the n-th real failure: 30 s, 1, 2, 4, 8, 15, 15 ... minutes."""
+    """Return the pause after the n-th counted failure: 30 s, 1, 2, 4, 8, 15, 15 ... minutes."""
     doublings = min(max(failures - 1, 0), 32)
     return min(first * (1 << doublings), cap)

@@ -1,14 +1,14 @@
-"""Secrets: kept as hashes, compared in constant time."""
+"""Secrets are stored as hashes and compared in constant time."""
 
 import hashlib
 import hmac
 
 
 def hash_token(token: str) -> str:
-    """Tokens are 256 random bits, so one round of SHA-256 is enough to keep them out of the table."""
+    """Hash a token for storage; one round of SHA-256 is enough, because tokens are 256 random bits."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def same(shown: str, kept: str) -> bool:
-    """Compare in constant time; a secret that is not set matches nothing."""
-    return bool(kept) and hmac.compare_digest(shown.encode(), kept.encode())
+def same(shown: str, stored: str) -> bool:
+    """Compare in constant time; an empty stored secret matches nothing."""
+    return bool(stored) and hmac.compare_digest(shown.encode(), stored.encode())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from domain.errors import InvalidRequest
+from nodesmith.domain.errors import InvalidRequest
 
 MOST_REQUIREMENTS = 50
 
@@ -55,12 +55,12 @@ class Requirement:
             case Operator.ABSENT:
                 return f"!{self.key}"
             case _:
-                return f"{self.key} {self.operator} ({','.join(_written(value) for value in self.values)})"
+                return f"{self.key} {self.operator} ({','.join(_quoted_if_needed(value) for value in self.values)})"
 
 
 @dataclass(frozen=True)
 class Selector:
-    """All of its requirements have to hold; without any, it selects every node."""
+    """Matches a node if all requirements hold; without requirements it matches every node."""
 
     requirements: tuple[Requirement, ...] = ()
 
@@ -75,7 +75,7 @@ EVERYTHING = Selector()
 
 
 def parse(text: str) -> Selector:
-    """Read a selector; raise `InvalidRequest` that names the position of what cannot be read."""
+    """Parse a selector; raise `InvalidRequest` with the position of the syntax error."""
     return _Parser(text).selector()
 
 
@@ -91,78 +91,78 @@ _END = "end"
 
 
 class _Parser:
-    """Goes through the tokens once, left to right; each method takes what its name says."""
+    """Recursive-descent parser; each method consumes the part that it is named after."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
         self._next = 0
 
     def selector(self) -> Selector:
-        if self._seen.kind == _END:
+        if self._current.kind == _END:
             return EVERYTHING
         requirements = [self._requirement()]
-        while self._took(","):
+        while self._accept(","):
             requirements.append(self._requirement())
-        if self._seen.kind != _END:
+        if self._current.kind != _END:
             self._fail("`,` or one of the operators =, ==, !=, in, notin")
         if len(requirements) > MOST_REQUIREMENTS:
-            raise _refused(f"has more than {MOST_REQUIREMENTS} requirements", 1)
+            raise _syntax_error(f"has more than {MOST_REQUIREMENTS} requirements", 1)
         return Selector(tuple(requirements))
 
     def _requirement(self) -> Requirement:
-        if self._took("!"):
+        if self._accept("!"):
             return Requirement(self._key(), Operator.ABSENT)
         key = self._key()
-        if self._took("=", "=="):
+        if self._accept("=", "=="):
             return Requirement(key, Operator.IN, (self._value(),))
-        if self._took("!="):
+        if self._accept("!="):
             return Requirement(key, Operator.NOT_IN, (self._value(),))
-        if self._seen.kind == "word" and self._seen.text in (Operator.IN, Operator.NOT_IN):
-            return Requirement(key, Operator(self._take().text), self._values())
+        if self._current.kind == "word" and self._current.text in (Operator.IN, Operator.NOT_IN):
+            return Requirement(key, Operator(self._advance().text), self._values())
         return Requirement(key, Operator.EXISTS)
 
     def _key(self) -> str:
-        if self._seen.kind != "word":
+        if self._current.kind != "word":
             self._fail("the key of a label")
-        return self._take().text
+        return self._advance().text
 
     def _values(self) -> tuple[str, ...]:
-        if not self._took("("):
+        if not self._accept("("):
             self._fail("`(` and a list of values")
-        if self._seen.text == ")" and self._seen.kind == "sign":
+        if self._current.text == ")" and self._current.kind == "sign":
             self._fail("a value")
         values = {self._value()}
-        while self._took(","):
+        while self._accept(","):
             values.add(self._value())
-        if not self._took(")"):
+        if not self._accept(")"):
             self._fail("`,` or `)`")
         return tuple(sorted(values))
 
     def _value(self) -> str:
-        """A word or a quoted text; nothing at all is the empty value, as in Kubernetes."""
-        if self._seen.kind in ("word", "quoted"):
-            return self._take().text
-        if self._seen.kind != _END and (self._seen.kind != "sign" or self._seen.text not in (",", ")")):
+        """Parse a word or a quoted text; a missing value is the empty value, as in Kubernetes."""
+        if self._current.kind in ("word", "quoted"):
+            return self._advance().text
+        if self._current.kind != _END and (self._current.kind != "sign" or self._current.text not in (",", ")")):
             self._fail("a value")
         return ""
 
     @property
-    def _seen(self) -> _Token:
+    def _current(self) -> _Token:
         return self._tokens[self._next]
 
-    def _take(self) -> _Token:
+    def _advance(self) -> _Token:
         self._next += 1
         return self._tokens[self._next - 1]
 
-    def _took(self, *signs: str) -> bool:
-        found = self._seen.kind == "sign" and self._seen.text in signs
+    def _accept(self, *signs: str) -> bool:
+        found = self._current.kind == "sign" and self._current.text in signs
         self._next += found
         return found
 
     def _fail(self, expected: str) -> NoReturn:
-        token = self._seen
+        token = self._current
         found = "nothing more" if token.kind == _END else f"`{token.text}`"
-        raise _refused(f"position {token.position}: expected {expected}, found {found}", token.position)
+        raise _syntax_error(f"position {token.position}: expected {expected}, found {found}", token.position)
 
 
 def _tokens(text: str) -> list[_Token]:
@@ -173,9 +173,9 @@ def _tokens(text: str) -> list[_Token]:
     return [*found, _Token(_END, "", len(text) + 1)]
 
 
-def _written(value: str) -> str:
+def _quoted_if_needed(value: str) -> str:
     return value if _BARE.fullmatch(value) else f'"{value}"'
 
 
-def _refused(complaint: str, position: int) -> InvalidRequest:
+def _syntax_error(complaint: str, position: int) -> InvalidRequest:
     return InvalidRequest(f"selector: {complaint}.", field="selector", position=position)

@@ -1,4 +1,4 @@
-"""Addresses of galleries: which there are, and where they lead. Knows no network."""
+"""Addresses of galleries: validation and resolution, without network access."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ _SCHEMES = frozenset({"http", "https", "file", "github"})
 
 
 class SourceFailed(Exception):
-    """Every address of a gallery failed; `cooling` says until when each is left alone."""
+    """Every address of a gallery failed; `cooling` says until when each is skipped."""
 
     def __init__(self, message: str, cooling: Mapping[str, float]) -> None:
         self.cooling = cooling
@@ -17,39 +17,39 @@ class SourceFailed(Exception):
 
 
 class NoName(Exception):
-    """A `.ref` that names no file beside it."""
+    """A `.ref` file that does not name a file beside it."""
 
 
 def is_ref(url: str) -> bool:
-    """LocalAI's pointer: a small file that holds the name of the real one, which lies beside it."""
+    """Return whether this is LocalAI's pointer: a small file with the name of the real one beside it."""
     return urlsplit(url).path.endswith(".ref")
 
 
 def named_beside(content: str) -> str:
-    """The name in a `.ref`; one that leads elsewhere is none."""
+    """Return the name in a `.ref`; a path to another folder is refused."""
     name = content.strip()
     if _FILE_NAME.fullmatch(name) is None or is_ref(name):
-        raise NoName(f"is a .ref that names no file beside it: {name[:100]!r}")
+        raise NoName(f"is a .ref that does not name a file beside it: {name[:100]!r}")
     return name
 
 
 def complaint(url: str) -> str:
-    """What is wrong with an address of a gallery; empty when nothing is."""
+    """Return what is wrong with a gallery's address; empty if it is valid."""
     try:
         parts = urlsplit(url)
     except ValueError:
         return "The address is malformed."
     if parts.scheme not in _SCHEMES:
-        return f"An address begins with {', '.join(sorted(_SCHEMES))}."
+        return f"An address must begin with {', '.join(sorted(_SCHEMES))}."
     if parts.username or parts.password:
-        return "The address carries a password; set it with `nodesmith sources add` instead."
+        return "The address contains a password; set it with `nodesmith sources add` instead."
     if parts.scheme in ("http", "https") and not parts.hostname:
-        return "The address names no host."
+        return "The address has no host."
     return ""
 
 
 def address(url: str) -> str:
-    """Where a file of a repository lies: github:owner/repository/path@branch."""
+    """Resolve github:owner/repository/path@branch to its URL."""
     if not url.startswith("github:"):
         return url
     path, _, branch = url.removeprefix("github:").partition("@")

@@ -1,4 +1,4 @@
-"""Archives whose bytes depend on their content alone: the same files give the same digest on every machine."""
+"""Reproducible archives: the same files give the same digest on every machine."""
 
 import gzip
 import hashlib
@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from nodesmith.domain.artifact import RESERVED
+
 
 def pack(folders: list[Path], target: Path) -> None:
-    """Write the files of `folders` as one .tar.gz; a reader sees the whole archive or none."""
+    """Write the files of `folders` as one .tar.gz, atomically."""
     found = _found(folders)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -28,11 +30,11 @@ def digest(path: Path) -> str:
 
 
 class CannotPack(ValueError):
-    """The folder holds what no node could have."""
+    """The folder contains something that nodes cannot unpack."""
 
 
 def _write(file: BinaryIO, found: Mapping[str, Path]) -> None:
-    # Level 0: deflate may give other bytes with another zlib, stored blocks do not.
+    # Level 0: compressed bytes depend on the zlib version, stored blocks do not.
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=0, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
@@ -48,13 +50,17 @@ def _write(file: BinaryIO, found: Mapping[str, Path]) -> None:
 
 
 def _found(folders: list[Path]) -> dict[str, Path]:
-    """Files, links, and folders that are empty: the others come into being with what is in them."""
-    return {
+    """Find files, links and empty folders; other folders are implied by their content."""
+    found = {
         path.relative_to(folder).as_posix(): path
         for folder in folders
         for path in folder.rglob("*")
         if "__pycache__" not in path.relative_to(folder).parts and _is_wanted(path)
     }
+    for name, path in found.items():
+        if name.partition("/")[0] in RESERVED:
+            raise CannotPack(f"{path} has a name that Nodesmith reserves.")
+    return found
 
 
 def _is_wanted(path: Path) -> bool:
@@ -62,11 +68,11 @@ def _is_wanted(path: Path) -> bool:
         return True
     if path.is_dir():
         return not any(path.iterdir())
-    raise CannotPack(f"{path} is neither a file nor a folder nor a link.")
+    raise CannotPack(f"{path} is not a file, folder or link.")
 
 
 def _link(name: str, path: Path) -> tarfile.TarInfo:
-    """A link within the folder stays one; it is written so that it climbs first, as nodes want it."""
+    """Keep a link within the folder; leading `..` come first in its target, as nodes require."""
     text = os.readlink(path)  # noqa: PTH115 - the text, not a path
     place = PurePosixPath(name).parent
     target = os.path.normpath(place / text)
@@ -85,7 +91,7 @@ def _empty(name: str) -> tarfile.TarInfo:
 
 
 def _member(name: str, path: Path) -> tarfile.TarInfo:
-    """Nothing but name, content and whether it is a program: owners and times differ from machine to machine."""
+    """Set only name, content and the executable bit: owners and times differ between machines."""
     found = path.stat()
     member = tarfile.TarInfo(name)
     member.size = found.st_size

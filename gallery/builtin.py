@@ -1,31 +1,31 @@
-"""The built-in gallery: tiny real backends that come with Nodesmith, so that a first install needs no network."""
+"""The built-in gallery: small real backends that are part of Nodesmith, so that a first install needs no network."""
 
 import dataclasses
 from pathlib import Path, PurePosixPath
 
-from gallery.archive import digest, pack
-from gallery.catalogue import Catalogue
-from gallery.entries import Entry
-from gallery.index import read_index
+from nodesmith.gallery.archive import digest, pack
+from nodesmith.gallery.catalogue import Catalogue
+from nodesmith.gallery.entries import Entry
+from nodesmith.gallery.index import read_index
 
 NAME = "builtin"
 ROUTE = "/artifacts"
-"""where the API serves the folder: /artifacts/echo-1.tar.gz"""
+"""the path at which the API serves the folder: /artifacts/echo-1.tar.gz"""
 
 _SOURCES = Path(__file__).parent / "builtin_backends"
 
 
 class BuiltinGallery:
-    """Packs its backends into `folder` at first use; every replica that packs gets the same bytes."""
+    """Packs its backends into `folder` at first use; every replica produces the same bytes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def catalogue(self) -> Catalogue:
-        """Pack what is listed in the index, and return it with digests and sizes."""
+        """Pack the backends of the index, and return them with digests and sizes."""
         self.folder.mkdir(parents=True, exist_ok=True)
         index = (_SOURCES / "index.yaml").read_text()
-        return Catalogue(self._packed(entry) for entry in read_index(index, gallery=NAME).entries)
+        return Catalogue(self._packed(entry) for entry in read_index(index, NAME).entries)
 
     def _packed(self, entry: Entry) -> Entry:
         name, version = entry.artifact.name, entry.artifact.version

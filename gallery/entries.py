@@ -1,14 +1,14 @@
-"""What a gallery lists: builds, metas that stand for one build per kind of hardware, and what cannot be used."""
+"""Entries of a gallery: builds, metas (one build per kind of hardware), and unusable entries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from domain.artifact import Artifact
+from nodesmith.domain.artifact import Artifact
 
 BROKEN = "broken"
-"""A version with this tag is installed only when it is asked for by its name."""
+"""A version with this tag is installed only if it is requested explicitly."""
 DEVELOPMENT = "-development"
-"""How the name of a development variant ends."""
+"""Suffix of the names of development variants."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,18 @@ class Entry:
 
 @dataclass(frozen=True)
 class Unusable:
-    """An entry that nobody can install, and why; the others are not touched by it."""
+    """An entry that cannot be installed, and why; it does not affect the others."""
 
     gallery: str
     name: str
     reason: str
     line: int = 0
-    """where it begins in the index; 0 when that is not known"""
+    """its first line in the index; 0 if unknown"""
 
 
 @dataclass(frozen=True)
 class Index:
-    """One gallery, read."""
+    """The parsed index of one gallery."""
 
     entries: list[Entry]
     unusable: list[Unusable] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""LocalAI's index of a gallery, read as it is in the wild: what cannot be used is told, the rest works."""
+"""Parses LocalAI's gallery index tolerantly: unusable entries are reported, the rest works."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -6,18 +6,21 @@ from urllib.parse import urljoin, urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from domain.artifact import Artifact
-from domain.identity import family_of
-from gallery.documents import Item, NotAnIndex, read_items
-from gallery.entries import Entry, Index, Unusable
-from gallery.metas import families, without_endless_metas
-from gallery.oci import is_reference
+from nodesmith.contracts.names import PlainName
+from nodesmith.domain.artifact import Artifact
+from nodesmith.domain.identity import family_of
+from nodesmith.domain.trust import GalleryPolicy, GalleryTrust
+from nodesmith.gallery.entries import Entry, Index, Unusable
+from nodesmith.gallery.metas import with_families, without_cycles
+from nodesmith.gallery.oci import is_reference
+from nodesmith.gallery.yaml_documents import Item, NotAnIndex, read_items
 
 _ARCHIVES = (".tar.gz", ".tgz", ".tar.zst", ".tar")
 _PLACES = frozenset({"http", "https", "file", ""})
 _SCHEMES = frozenset({"http", "https", "file", "oci", "docker"})
 _MOST_LISTED = 256
 _NEEDS_DIGEST = ("http://", "https://", "file://")
+_BY_DIGEST = GalleryTrust()
 
 
 def _text(value: object) -> object:
@@ -37,13 +40,13 @@ def _mapping(value: object) -> object:
 
 
 def _refuse_many(value: object) -> None:
-    """One list may stand in every entry, by an anchor: it is looked at each time."""
+    """Limit a list; with an anchor, one list may occur in every entry and is counted each time."""
     if isinstance(value, list | dict) and len(value) > _MOST_LISTED:
-        raise ValueError(f"there are more than {_MOST_LISTED}")
+        raise ValueError(f"the list has more than {_MOST_LISTED} items")
 
 
 def _number(value: object) -> object:
-    """A size in words (`1.2GB`) is for people; only a number is a promise."""
+    """Accept only a number as the size; a text like `1.2GB` is not exact."""
     return int(value) if isinstance(value, str) and value.isdecimal() else 0
 
 
@@ -52,14 +55,16 @@ Texts = Annotated[list[Text], BeforeValidator(_texts)]
 
 
 class _Listed(BaseModel):
-    """The keys of one item that mean something to us; others are ignored."""
+    """The keys of an item that we use; others are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
-    name: Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=255, pattern=r"^[^\s@][^@\x00]*$")]
+    name: Annotated[
+        PlainName, BeforeValidator(_text), Field(min_length=1, max_length=255, pattern=r"^[^\s@][^@\x00]*$")
+    ]
     uri: Text = ""
-    alias: Annotated[str, BeforeValidator(_text), Field(max_length=255)] = ""
-    version: Annotated[str, BeforeValidator(_text), Field(max_length=128)] = ""
+    alias: Annotated[PlainName, BeforeValidator(_text), Field(max_length=255)] = ""
+    version: Annotated[PlainName, BeforeValidator(_text), Field(max_length=128)] = ""
     sha256: Annotated[str, BeforeValidator(_text), Field(pattern=r"^(sha256:)?[0-9a-fA-F]{64}$|^$")] = ""
     size: Annotated[int, BeforeValidator(_number), Field(ge=0)] = 0
     capabilities: Annotated[dict[str, Text], BeforeValidator(_mapping)] = Field(default_factory=dict)
@@ -73,26 +78,26 @@ class _Listed(BaseModel):
     notes: Text = ""
 
 
-def read_index(text: str, *, gallery: str, base: str = "", insecure: bool = False) -> Index:
-    """Read an index that was found at `base`; `NotAnIndex` when no entry of it can be used.
+def read_index(text: str, gallery: str, base: str = "", trust: GalleryTrust = _BY_DIGEST) -> Index:
+    """Parse an index found at `base`; raise `NotAnIndex` if no entry is usable.
 
-    An archive without a digest can be used only from a gallery that an admin called insecure.
+    An entry without a digest is usable only if the gallery's policy allows it.
     """
     entries: list[Entry] = []
     unusable: list[Unusable] = []
     seen: dict[tuple[str, str], int] = {}
     for item in read_items(text):
         try:
-            entry = _entry(item, gallery, base, insecure=insecure)
+            entry = _entry(item, gallery, base, trust)
             _refuse_second(entry, seen, item.line)
             entries.append(entry)
         except _Refused as refused:
             unusable.append(Unusable(gallery, refused.name, refused.reason, item.line))
-    sound, endless = without_endless_metas(entries)
+    sound, cyclic = without_cycles(entries)
     if not sound:
-        first = next(iter([*unusable, *endless]), None)
+        first = next(iter([*unusable, *cyclic]), None)
         raise NotAnIndex(f"No entry can be used: {first.name}: {first.reason}" if first else "It is empty.")
-    return Index(families(sound), [*unusable, *endless])
+    return Index(with_families(sound), [*unusable, *cyclic])
 
 
 class _Refused(Exception):
@@ -102,12 +107,12 @@ class _Refused(Exception):
         super().__init__(reason)
 
 
-def _entry(item: Item, gallery: str, base: str, *, insecure: bool) -> Entry:
+def _entry(item: Item, gallery: str, base: str, trust: GalleryTrust) -> Entry:
     if item.reason:
         raise _Refused(item.name, item.reason)
     listed = _listed(item.value)
     if not listed.uri and not listed.capabilities:
-        raise _Refused(listed.name, "It has neither a uri nor capabilities: there is nothing to install.")
+        raise _Refused(listed.name, "It has neither a uri nor capabilities, so there is nothing to install.")
     artifact = Artifact(
         name=listed.name,
         version=listed.version,
@@ -121,8 +126,7 @@ def _entry(item: Item, gallery: str, base: str, *, insecure: bool) -> Entry:
     )
     for uri in (artifact.uri, *artifact.mirrors):
         _refuse_unreachable(listed.name, uri)
-    if artifact.uri.startswith(_NEEDS_DIGEST) and not artifact.sha256 and not insecure:
-        raise _Refused(listed.name, "Its archive has no sha256, and the gallery is not marked insecure.")
+    _refuse_undigested(artifact, trust)
     return Entry(
         gallery=gallery,
         artifact=artifact,
@@ -148,11 +152,11 @@ def _listed(value: Any) -> _Listed:
 
 
 def _address(name: str, uri: str, base: str) -> str:
-    """A file beside the index is named by its name alone; nobody's password belongs into a list."""
+    """Resolve a bare file name relative to the index; refuse passwords in addresses."""
     try:
         parts = urlsplit(uri)
         if parts.username or parts.password:
-            raise _Refused(name, "Its uri carries a password.")
+            raise _Refused(name, "Its uri contains a password.")
     except ValueError:
         raise _Refused(name, "Its uri is malformed.") from None
     if "://" in uri and parts.scheme not in _SCHEMES:
@@ -162,11 +166,21 @@ def _address(name: str, uri: str, base: str) -> str:
 
 
 def _refuse_unreachable(name: str, uri: str) -> None:
-    """What names neither a place nor something in a registry; a path is one at the API itself."""
+    """Refuse a uri that is neither an address nor a registry reference; a path is served by the API itself."""
     parts = urlsplit(uri)
     is_place = bool(parts.hostname if parts.scheme in ("http", "https") else parts.path)
     if uri and not is_reference(uri) and not (is_place and parts.scheme in _PLACES):
         raise _Refused(name, f"Nothing can be fetched from {uri!r}.")
+
+
+def _refuse_undigested(artifact: Artifact, trust: GalleryTrust) -> None:
+    if artifact.sha256 or trust.policy is GalleryPolicy.NONE:
+        return
+    if artifact.uri.startswith(_NEEDS_DIGEST):
+        raise _Refused(artifact.name, "Its archive has no sha256, and the policy of the gallery is not `none`.")
+    if artifact.uri and trust.needs_signed_index and not trust.keys and "@sha256:" not in artifact.uri:
+        # The signature covers the index, but the index does not say which image the tag resolves to.
+        raise _Refused(artifact.name, "The gallery is signed, but its image is named by tag; name the digest instead.")
 
 
 def _refuse_second(entry: Entry, seen: dict[tuple[str, str], int], line: int) -> None:
@@ -177,6 +191,6 @@ def _refuse_second(entry: Entry, seen: dict[tuple[str, str], int], line: int) ->
 
 
 def merged(indexes: Iterable[Index]) -> Index:
-    """Several galleries as one; those named first win."""
+    """Merge several galleries; earlier ones take precedence."""
     read = list(indexes)
     return Index([entry for each in read for entry in each.entries], [bad for each in read for bad in each.unusable])

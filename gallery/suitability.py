@@ -1,11 +1,11 @@
-"""Whether a build fits a node, told from the words in its name and uri, as LocalAI's galleries are written."""
+"""Whether a build fits a node, derived from the words in its name and uri, as LocalAI's galleries use them."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from domain.artifact import Artifact
-from domain.wire import WireEnum
+from nodesmith.domain.artifact import Artifact
+from nodesmith.domain.wire_enum import WireEnum
 
 _DARWIN = frozenset({"metal", "darwin-x86"})
 
@@ -13,7 +13,7 @@ _DARWIN = frozenset({"metal", "darwin-x86"})
 class Suitability(WireEnum):
     COMPATIBLE = "compatible"
     OVERRIDE = "override"
-    """made for other hardware; it may start all the same, if somebody insists"""
+    """made for other hardware; it may start anyway if it is forced"""
     IMPOSSIBLE = "impossible"
     """made for another system or processor"""
     UNKNOWN = "unknown"
@@ -21,7 +21,7 @@ class Suitability(WireEnum):
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of hardware: the words that tell it, and the capabilities that serve it."""
+    """A kind of hardware: the words that identify it, and the capabilities that it serves."""
 
     name: str
     words: tuple[str, ...]
@@ -35,7 +35,7 @@ _KINDS = (
     _Kind("AMD", ("rocm", "hip", "amd"), lambda capability: capability == "amd"),
     _Kind("Intel", ("sycl", "intel"), lambda capability: capability == "intel"),
 )
-"""in the order in which they are tried; a build of none of them runs everywhere"""
+"""in the order of matching; a build of no kind runs everywhere"""
 
 _PREFERRED = {
     "nvidia": ("cuda", "vulkan", "cpu"),
@@ -51,7 +51,7 @@ def is_for_some_hardware(artifact: Artifact) -> bool:
 
 
 def suitability(artifact: Artifact, capability: str, platform: str = "") -> Suitability:
-    """How a build fits a node of this capability; `platform` (linux/amd64) is used when both sides say one."""
+    """Return how a build fits a node of this capability; `platform` (linux/amd64) is used if both sides state one."""
     if platform and artifact.platforms and not any(_same(platform, each) for each in artifact.platforms):
         return Suitability.IMPOSSIBLE
     kind, on_apple = _kind(artifact), capability in _DARWIN
@@ -63,7 +63,7 @@ def suitability(artifact: Artifact, capability: str, platform: str = "") -> Suit
 
 
 def preference(artifact: Artifact, capability: str) -> int:
-    """Among builds of one alias the lowest is taken."""
+    """Sort key among builds of one alias: the lowest wins."""
     family = "nvidia" if capability.startswith("nvidia") else capability
     wanted = _PREFERRED.get(family, ("cpu",))
     words = _words(artifact)
@@ -72,7 +72,7 @@ def preference(artifact: Artifact, capability: str) -> int:
 
 
 def capability_of(reported: str | None, vendor: str | None, vram: int | None) -> str:
-    """What a node counts as that did not say so itself: a card with up to 4 GiB is no help."""
+    """Return the capability of a node that did not report one: a card with up to 4 GiB does not count."""
     if reported:
         return reported
     return vendor if vendor and (vram or 0) > 4 * 1024**3 else "default"
@@ -80,16 +80,16 @@ def capability_of(reported: str | None, vendor: str | None, vram: int | None) ->
 
 def _kind(artifact: Artifact) -> _Kind | None:
     words = _words(artifact)
-    return next((kind for kind in _KINDS if any(_tells(kind, word) for word in words)), None)
+    return next((kind for kind in _KINDS if any(_matches(kind, word) for word in words)), None)
 
 
-def _tells(kind: _Kind, word: str) -> bool:
-    """`cuda12` and `hipblas` do; `amd64` is a processor."""
+def _matches(kind: _Kind, word: str) -> bool:
+    """`cuda12` and `hipblas` match; `amd64` is a processor."""
     return word.startswith(kind.words) and not word.startswith("amd64")
 
 
 def _words(artifact: Artifact) -> list[str]:
-    """Of the uri only what comes after the host: a vendor's own registry says nothing."""
+    """Use only the part of the uri after the host: a vendor's registry name says nothing about the build."""
     address = artifact.uri.partition("://")[2] or artifact.uri
     below_host = address.partition("/")[2]
     return re.findall(r"[a-z0-9]+", f"{artifact.name} {below_host}".casefold())

@@ -1,4 +1,4 @@
-"""What tags stand for at their registries now."""
+"""Resolves tags at their registries."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,12 +7,13 @@ from http import HTTPStatus
 import httpx2
 import structlog
 
-from contracts.sources import SourceAccess
-from domain.errors import NodesmithError, RegistryDenied, RegistryDown, UnknownArtifact
-from gallery import oci
-from gallery.fetching import Access, Unreachable, client_for
-from gallery.oci import NotOci, Reference
-from gallery.registry import Registry, RegistryFailed
+from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.domain.errors import NodesmithError, RegistryDenied, RegistryDown, UnknownArtifact
+from nodesmith.domain.sources import SourcePolicy
+from nodesmith.gallery import oci
+from nodesmith.gallery.index_reader import Access, Unreachable, client_for
+from nodesmith.gallery.oci import NotOci, Reference
+from nodesmith.gallery.registry import RegistryFailed, registry_for
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -21,17 +22,18 @@ _DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHE
 
 
 class RegistryTags:
-    """Asks with what an admin has set for the registry's host; `timeout` is for the whole of one question."""
+    """Uses an admin's settings for the registry's host; `timeout` covers one whole lookup."""
 
-    def __init__(self, access: Access, *, timeout: float = _TIMEOUT_S) -> None:
+    def __init__(self, access: Access, policy: SourcePolicy, *, timeout: float = _TIMEOUT_S) -> None:
         self._access = access
+        self._policy = policy
         self._timeout = timeout
 
     def is_reference(self, uri: str) -> bool:
         return oci.is_reference(uri)
 
     async def digest(self, uri: str) -> str | None:
-        """The digest of the tag; None when the registry does not tell it."""
+        """Return the digest of the tag; None if the registry does not return it."""
         try:
             return await self._ask(oci.read_reference(uri))
         except NodesmithError as error:
@@ -39,27 +41,27 @@ class RegistryTags:
             return None
 
     async def pin(self, uris: Sequence[str]) -> str:
-        """The digest as the first of these places tells it that answers; raises what keeps all from telling."""
+        """Return the digest from the first of these places that answers; raise the reason if none does."""
         failures: list[NodesmithError] = []
         for uri in uris:
             try:
                 return await self._ask(oci.read_reference(uri))
             except (UnknownArtifact, RegistryDenied, RegistryDown) as failure:
                 failures.append(failure)
-        # Where one place is down, nobody can say that the artifact is nowhere.
-        told = next((each for each in failures if isinstance(each, RegistryDown)), failures[0])
-        raise type(told)(" ".join(each.message for each in failures), **told.facts)
+        # If one place is down, the artifact cannot be reported as missing.
+        chosen = next((each for each in failures if isinstance(each, RegistryDown)), failures[0])
+        raise type(chosen)(" ".join(each.message for each in failures), **chosen.facts)
 
     async def _ask(self, reference: Reference) -> str:
         if reference.digest:
             return reference.digest
+        self._policy.check_host(host_of(reference))
         try:
             access = await self._access(reference.host) or SourceAccess(host=reference.host)
-            async with asyncio.timeout(self._timeout), client_for(access) as http:
-                registry = Registry(http, username=access.username, password=access.password, timeout=self._timeout)
-                return await registry.digest(reference)
+            async with asyncio.timeout(self._timeout), client_for(access, self._policy) as http:
+                return await registry_for(access, http, self._timeout).digest(reference)
         except RegistryFailed as error:
-            raise _meant(error)(_sentence(reference, str(error)), registry=reference.host) from error
+            raise _error_type(error)(_sentence(reference, str(error)), registry=reference.host) from error
         except NotOci as error:
             raise UnknownArtifact(_sentence(reference, str(error)), registry=reference.host) from error
         except TimeoutError as error:
@@ -70,8 +72,13 @@ class RegistryTags:
             raise RegistryDown(_sentence(reference, words), registry=reference.host) from error
 
 
-def _meant(error: RegistryFailed) -> type[NodesmithError]:
-    """Without a status it could not be reached."""
+def host_of(reference: Reference) -> str:
+    """Return the registry's host, without its port."""
+    return httpx2.URL(reference.base_url).host
+
+
+def _error_type(error: RegistryFailed) -> type[NodesmithError]:
+    """Map the failure to an error; without a status the registry could not be reached."""
     if error.status in _DENIED:
         return RegistryDenied
     is_down = error.status in (0, HTTPStatus.TOO_MANY_REQUESTS) or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
@@ -80,4 +87,4 @@ def _meant(error: RegistryFailed) -> type[NodesmithError]:
 
 def _sentence(reference: Reference, why: str) -> str:
     why = why.removeprefix(f"{reference}: ").rstrip(".")
-    return f"The registry {reference.host} does not say what {reference} stands for: {why}."
+    return f"The registry {reference.host} did not resolve {reference}: {why}."

@@ -1,13 +1,26 @@
-"""Logs: structlog over the standard library, one JSON object a line on stderr."""
+"""Logs: structlog over the standard library, one JSON object per line on stderr, without secrets.
+
+The JSON is ASCII, so no line can contain terminal control characters.
+"""
 
 import logging
+import re
 import sys
 
 import structlog
 
+_SECRETS = re.compile(
+    r"(?P<before>/sign-in/|\bns(?:tok|inv|reg|admin)-|\bBearer "
+    r"|[?&;][\w.-]*(?:token|secret|signature|password|credential|key|sig|code)[\w.-]*=)"
+    r"[^\s\"'\\&;,/@]+"
+    r"|(?P<user>://[^/\s:@\"]*:)[^/\s@\"]+(?=@)",
+    re.IGNORECASE,
+)
+"""sign-in codes, tokens, invites, secret query parameters, and passwords in addresses"""
+
 
 def configure(level: str = "INFO") -> None:
-    """Send our records and those of the libraries the same way."""
+    """Configure logging; records of libraries take the same path as ours."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -28,6 +41,7 @@ def configure(level: str = "INFO") -> None:
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.JSONRenderer(),
+                _without_secrets,
             ],
         )
     )
@@ -36,3 +50,13 @@ def configure(level: str = "INFO") -> None:
     root.setLevel(level)
     for noisy in ("httpx2", "httpcore2", "uvicorn.access", "alembic.runtime.plugins"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def redacted(text: str) -> str:
+    """Return the text with secrets replaced by ***."""
+    return _SECRETS.sub(lambda found: f"{found['before'] or found['user']}***", text)
+
+
+def _without_secrets(_logger: object, _name: str, line: object) -> str:
+    """Redact the whole line as the last step, including library records and tracebacks."""
+    return redacted(str(line))

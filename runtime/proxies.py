@@ -1,4 +1,4 @@
-"""Proxies of the environment (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY): for other machines, never for this one."""
+"""Proxies from the environment (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY), but never for this machine."""
 
 import ipaddress
 import ssl
@@ -14,7 +14,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 def is_loopback(url: str) -> bool:
-    """Whether that address is on this machine, whatever a name server says."""
+    """Whether the address is on this machine, without asking a name server."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return True
@@ -25,9 +25,9 @@ def is_loopback(url: str) -> bool:
 
 
 def api_client(url: str, *, verify: ssl.SSLContext | bool, **options: Any) -> httpx2.AsyncClient:
-    """A client of the API and of others: this machine is reached directly, the rest as the environment says.
+    """Create an HTTP client that reaches this machine directly and other hosts through the proxies of the environment.
 
-    An environment that names a proxy that cannot be used (SOCKS without its library) is told, and not followed.
+    An unusable proxy (SOCKS without its library) is logged, and no proxy is used.
     """
     try:
         return httpx2.AsyncClient(base_url=url, verify=verify, mounts=_direct(url), **options)
@@ -37,6 +37,6 @@ def api_client(url: str, *, verify: ssl.SSLContext | bool, **options: Any) -> ht
 
 
 def _direct(url: str) -> dict[str, None]:
-    """Hosts that are reached without a proxy: a transport of None is the client's own."""
+    """Return the mounts of hosts that bypass the proxy; a transport of None is the client's default."""
     own = [urlsplit(url).hostname or ""] if is_loopback(url) else []
     return {f"all://{host}": None for host in {*_LOOPBACK, *(f"[{host}]" if ":" in host else host for host in own)}}

@@ -1,6 +1,7 @@
-"""The Temporal client of a process, and operations as runs. No call here outlives its bound."""
+"""The Temporal client of a process, and operations as workflow runs. Every call is bounded in time."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import quote
 
 from temporalio.api.enums.v1 import IndexedValueType
@@ -14,13 +15,14 @@ from temporalio.common import (
 )
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
-from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
+from temporalio.service import GrpcCompression, RPCError, RPCStatusCode, TLSConfig
 
-from contracts import batches
-from contracts import temporal as names
-from contracts.batches import BatchInput, BatchOrder
-from contracts.temporal import (
+from nodesmith.contracts.temporal import batches
+from nodesmith.contracts.temporal import operations as names
+from nodesmith.contracts.temporal.batches import BatchInput, BatchOrder
+from nodesmith.contracts.temporal.operations import (
     CancelRequest,
+    Intent,
     NodeBack,
     OperationInput,
     OperationResult,
@@ -29,35 +31,50 @@ from contracts.temporal import (
     PhaseReport,
     RowEndNotice,
     Run,
-    Turn,
-    Wanted,
+    SlotGranted,
 )
-from domain.errors import AlreadyRunning
-from domain.operation import Phase, State
-from runtime import starting
-from runtime.calls import Calls, is_unprepared
-from runtime.settings import ControlSettings
-from runtime.starting import Start
+from nodesmith.domain.errors import AlreadyRunning
+from nodesmith.domain.operation import Phase, State
+from nodesmith.runtime import start_once
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.runtime.start_once import Start
+from nodesmith.runtime.temporal_calls import Calls, is_unprepared
 
 LIST_LIMIT_S = 60.0
-"""how long a list of all open runs may take"""
+"""time limit to list all open runs"""
 INTERACTIVE = 2
 BATCHED = 4
 
 
 async def connect(settings: ControlSettings, *, lazy: bool = False) -> Client:
-    """Connect with our data converter; `lazy` for a process that must start without Temporal."""
+    """Connect with our data converter; `lazy` for a process that must start even while Temporal is down."""
     return await Client.connect(
         settings.temporal_address,
         namespace=settings.temporal_namespace,
         data_converter=pydantic_data_converter,
         grpc_compression=GrpcCompression.NONE,
+        tls=_tls(settings),
         lazy=lazy,
     )
 
 
+def _tls(settings: ControlSettings) -> TLSConfig | bool:
+    """Return CA and client certificate; without either setting the connection is not encrypted."""
+    if settings.temporal_ca_file is None and settings.temporal_cert_file is None:
+        return False
+    return TLSConfig(
+        server_root_ca_cert=_content(settings.temporal_ca_file),
+        client_cert=_content(settings.temporal_cert_file),
+        client_private_key=_content(settings.temporal_key_file),
+    )
+
+
+def _content(file: Path | None) -> bytes | None:
+    return file.read_bytes() if file else None
+
+
 async def prepare_namespace(client: Client) -> None:
-    """Register the search attributes; at every boot, because a flag is ignored on an existing database."""
+    """Register the search attributes at every start, because Temporal ignores its flag on an existing database."""
     attributes = {key.name: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD for key in names.SEARCH_ATTRIBUTES}
     try:
         await client.operator_service.add_search_attributes(
@@ -69,13 +86,13 @@ async def prepare_namespace(client: Client) -> None:
 
 
 def run_url(ui_url: str, namespace: str, workflow_id: str, run_id: str) -> str:
-    """Where the Temporal Web UI shows that run."""
+    """Return the address of that run in the Temporal Web UI."""
     runs = f"{ui_url}/namespaces/{namespace}/workflows/{quote(workflow_id, safe='')}"
     return f"{runs}/{run_id}/history" if run_id else runs
 
 
 class TemporalRuns:
-    """Operations as Temporal sees them; satisfies `services.ports.OperationRuns`."""
+    """Operations as Temporal runs; implements `nodesmith.services.ports.OperationRuns`."""
 
     def __init__(self, client: Client, *, queue: str = names.CONTROL_QUEUE) -> None:
         self._client = client
@@ -84,7 +101,7 @@ class TemporalRuns:
         self._lists = Calls(client, longest_s=LIST_LIMIT_S)
 
     async def start(self, request: OperationInput, *, intent: str) -> str:
-        """Start the run and return its id, once per op_id; `AlreadyRunning` when another one has the lock."""
+        """Start the run once per op_id and return its id; raise `AlreadyRunning` when another run has the lock."""
         asked = request.request
         start = Start(
             workflow=names.BACKEND_OPERATION,
@@ -99,21 +116,21 @@ class TemporalRuns:
             priority=_priority(asked.batch_id),
         )
         async with self._calls.writing():
-            return await starting.start(self._client, start)
+            return await start_once.start(self._client, start)
 
     async def describe(self, workflow_id: str, run_id: str | None = None) -> Run | None:
-        """What Temporal knows of that run (the latest when none is named); None when it knows nothing."""
+        """Return that run, or the latest one without `run_id`; None if Temporal does not know it."""
         async with self._calls.reading():
-            return await described(self._client, workflow_id, run_id)
+            return await describe_run(self._client, workflow_id, run_id)
 
     async def result(self, workflow_id: str, run_id: str) -> OperationResult | None:
-        """What a closed run returned, or failed with; None when it was terminated, deleted or reset away."""
+        """Return the result of a closed run, also of a failed one; None if it was terminated, deleted or reset."""
         handle = self._client.get_workflow_handle(workflow_id, run_id=run_id or None, result_type=OperationResult)
         try:
             async with self._calls.reading():
                 result: OperationResult = await handle.result()
         except WorkflowFailureError as error:
-            return _failed_with(error)
+            return _result_of_failure(error)
         except RPCError as error:
             if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):  # no such run, or no run id
                 return None
@@ -136,7 +153,7 @@ class TemporalRuns:
         await self._signal(workflow_id, names.SIGNAL_PHASE, PhaseReport(op_id=op_id, phase=phase))
 
     async def start_batch(self, batch: BatchInput) -> str:
-        """Start the batch, or find it: the same batch id is the same batch."""
+        """Start the batch, or return the run that already has this batch id."""
         start = Start(
             workflow=batches.BATCH,
             argument=batch,
@@ -156,12 +173,12 @@ class TemporalRuns:
         )
         try:
             async with self._calls.writing():
-                return await starting.start(self._client, start)
+                return await start_once.start(self._client, start)
         except AlreadyRunning as known:
             return known.run_id
 
-    async def begun_batch(self, batch_id: str) -> BatchInput | None:
-        """With what that batch was started, as its run has it; None when Temporal knows no such run."""
+    async def batch_input(self, batch_id: str) -> BatchInput | None:
+        """Return the input that the batch run was started with; None if Temporal does not know the run."""
         handle = self._client.get_workflow_handle(batches.batch_workflow_id(batch_id))
         try:
             async with self._calls.reading():
@@ -175,21 +192,22 @@ class TemporalRuns:
         return batch.model_copy(update={"carried": None})
 
     async def open_batches(self) -> set[str]:
-        """Ids of the batches whose run is open. Visibility lags behind: describe before believing one is missing."""
-        query = f"WorkflowType = '{batches.BATCH}' AND ExecutionStatus = 'Running'"
+        """Return the ids of open batches. Visibility lags: describe a run before treating it as missing."""
+        ours = f"WorkflowType = '{batches.BATCH}' AND TaskQueue = '{self.queue}'"
+        query = f"{ours} AND ExecutionStatus = 'Running'"
         async with self._lists.reading():
             found = [execution.id async for execution in self._client.list_workflows(query)]
         return {workflow_id.removeprefix(batches.batch_workflow_id("")) for workflow_id in found}
 
-    async def give_turn(self, workflow_id: str, op_id: str) -> None:
-        await self._signal(workflow_id, names.SIGNAL_TURN, Turn(op_id=op_id))
+    async def grant_slot(self, workflow_id: str, op_id: str) -> None:
+        await self._signal(workflow_id, names.SIGNAL_TURN, SlotGranted(op_id=op_id))
 
     async def order_batch(self, batch_id: str, signal: str, order: BatchOrder) -> bool:
-        """Pause, resume or cancel; False when that batch has ended."""
+        """Pause, resume or cancel; False if that batch has ended."""
         return await self._signal(batches.batch_workflow_id(batch_id), signal, order)
 
     async def open_runs(self) -> Sequence[Run]:
-        """Every open operation of these workers. Visibility lags: describe before believing that one is missing."""
+        """Return all open operation runs. Visibility lags: describe a run before treating it as missing."""
         ours = f"WorkflowType = '{names.BACKEND_OPERATION}' AND TaskQueue = '{names.node_queue(self.queue)}'"
         query = f"{ours} AND ExecutionStatus = 'Running'"
         async with self._lists.reading():
@@ -210,8 +228,8 @@ class TemporalRuns:
         return True
 
 
-async def described(client: Client, workflow_id: str, run_id: str | None = None) -> Run | None:
-    """The run as Temporal describes it; None when it knows none."""
+async def describe_run(client: Client, workflow_id: str, run_id: str | None = None) -> Run | None:
+    """Return the run as Temporal describes it; None if Temporal does not know it."""
     try:
         return await _run(await client.get_workflow_handle(workflow_id, run_id=run_id).describe())
     except RPCError as error:
@@ -231,8 +249,8 @@ async def _run(execution: WorkflowExecution) -> Run:
     )
 
 
-def _failed_with(error: WorkflowFailureError) -> OperationResult | None:
-    """A run that failed by its own decision carries its result in the failure."""
+def _result_of_failure(error: WorkflowFailureError) -> OperationResult | None:
+    """Return the result that a run attached to its own failure."""
     details = error.cause.details if isinstance(error.cause, ApplicationError) else ()
     try:
         return OperationResult.model_validate(details[0]) if details else None
@@ -240,7 +258,7 @@ def _failed_with(error: WorkflowFailureError) -> OperationResult | None:
         return None
 
 
-def _title(wanted: Wanted) -> str:
+def _title(wanted: Intent) -> str:
     return f"{wanted.kind.capitalize()} {wanted.backend} {wanted.version}".rstrip()
 
 
@@ -268,7 +286,7 @@ def _details(request: OperationInput) -> str:
 
 
 def _priority(batch_id: str | None) -> Priority:
-    """A person's request goes before a batch's; batches share fairly."""
+    """Prefer a user's request to a batch; batches share capacity fairly."""
     if batch_id is None:
         return Priority(priority_key=INTERACTIVE)
     return Priority(priority_key=BATCHED, fairness_key=batch_id[:64])

@@ -1,12 +1,12 @@
-"""The few questions that `up` and `status` ask the API, with the standard library only: the parent stays light."""
+"""The API calls of `up` and `status`, with the standard library only, so that the parent process loads quickly."""
 
 import http.client
 import json
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from stack.errors import StackError
-from stack.home import Connection
+from nodesmith.stack.errors import StackError
+from nodesmith.stack.home import Connection
 
 _TIMEOUT = 5.0
 _OK = 200
@@ -14,7 +14,7 @@ _REDIRECT = 300
 
 
 class LocalApi:
-    """The API of this home, asked with the admin token."""
+    """Client of this home's API, authenticated with the admin token."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -27,29 +27,29 @@ class LocalApi:
         return status == _OK
 
     def nodes(self) -> list[dict[str, Any]]:
-        nodes: list[dict[str, Any]] = self._ask("GET", "/api/nodes")
+        nodes: list[dict[str, Any]] = self._call("GET", "/api/nodes")
         return nodes
 
     def hold(self) -> dict[str, Any]:
-        hold: dict[str, Any] = self._ask("GET", "/api/hold")
+        hold: dict[str, Any] = self._call("GET", "/api/hold")
         return hold
 
     def approve(self, node_id: str) -> None:
-        self._ask("POST", f"/api/nodes/{quote(node_id, safe='')}/approve")
+        self._call("POST", f"/api/nodes/{quote(node_id, safe='')}/approve")
 
     def sign_in_link(self) -> dict[str, Any]:
-        link: dict[str, Any] = self._ask("POST", "/api/sign-in-links")
+        link: dict[str, Any] = self._call("POST", "/api/sign-in-links")
         return link
 
-    def _ask(self, method: str, path: str) -> Any:
-        status, answer = self._send(method, path)
+    def _call(self, method: str, path: str) -> Any:
+        status, body = self._send(method, path)
         if not _OK <= status < _REDIRECT:
-            detail = answer.get("detail", "") if isinstance(answer, dict) else ""
+            detail = body.get("detail", "") if isinstance(body, dict) else ""
             raise StackError(
                 f"The API answered {method} {path} with {status}: {detail}",
                 remedy="Look into logs/api.log of the home.",
             )
-        return answer
+        return body
 
     def _send(self, method: str, path: str) -> tuple[int, Any]:
         address = urlsplit(self._connection.url)
@@ -60,7 +60,7 @@ class LocalApi:
             return response.status, json.loads(response.read() or b"null")
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise StackError(
-                f"The API at {self._connection.url} does not answer ({error}).",
+                f"The API at {self._connection.url} does not body ({error}).",
                 remedy="Look into logs/api.log of the home.",
             ) from error
         finally:

@@ -1,4 +1,4 @@
-"""TLS of a home: a CA made once, and a server certificate for the address that other machines use."""
+"""TLS files of a home: one CA, a server certificate for an address, and a client certificate where it is needed."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -10,20 +10,24 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from stack.files import write_private
+from nodesmith.stack.files import write_private
 
-_CA_LIFETIME = timedelta(days=3650)
-_SERVER_LIFETIME = timedelta(days=397)
+CA_LIFETIME = timedelta(days=3650)
+LEAF_LIFETIME = timedelta(days=397)
 _RENEW_BEFORE = timedelta(days=90)
-_CLOCKS_DIFFER = timedelta(hours=1)
+_CLOCK_SKEW = timedelta(hours=1)
 _LOCAL = ("127.0.0.1", "localhost")
+_CLIENT = "client.nodesmith.internal"
+_Extension = tuple[x509.ExtensionType, bool]
+"""the extension, and whether it is critical"""
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """The files of `folder`; keys are 0600."""
+    """The certificate files in `folder`; keys have mode 0600."""
 
     folder: Path
+    lifetime: timedelta = LEAF_LIFETIME
 
     @property
     def ca(self) -> Path:
@@ -38,67 +42,88 @@ class Certificates:
         return self.folder / "server-key.pem"
 
     @property
+    def client(self) -> Path:
+        return self.folder / "client.pem"
+
+    @property
+    def client_key(self) -> Path:
+        return self.folder / "client-key.pem"
+
+    @property
     def _ca_key(self) -> Path:
         return self.folder / "ca-key.pem"
 
     def ensure(self, address: str) -> None:
-        """Make what is missing; a server certificate for another address, or near its end, is made anew."""
+        """Create missing files; replace a server certificate that is for another address or expires soon."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not (self.ca.exists() and self._ca_key.exists()):
             self._make_ca()
-        if not self._is_good_for(address):
-            self._make_server(address)
+        if not self._is_valid(self.server, self.server_key, _subject_names(address)):
+            extensions = _leaf_extensions(ExtendedKeyUsageOID.SERVER_AUTH, _subject_names(address))
+            self._sign(self.server, self.server_key, _name("Nodesmith"), extensions)
+
+    def ensure_mutual(self, address: str) -> None:
+        """Do the same as `ensure`, and create the certificate that this home's clients present."""
+        self.ensure(address)
+        names: list[x509.GeneralName] = [x509.DNSName(_CLIENT)]
+        if not self._is_valid(self.client, self.client_key, names):
+            self._sign(
+                self.client,
+                self.client_key,
+                _name(_CLIENT),
+                _leaf_extensions(ExtendedKeyUsageOID.CLIENT_AUTH, names),
+            )
 
     def _make_ca(self) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name("Nodesmith CA")
         usage = _key_usage(signs_certificates=True)
-        builder = _builder(name, name, key.public_key(), _CA_LIFETIME)
+        builder = _builder(name, name, key.public_key(), CA_LIFETIME)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(usage, critical=True)
         builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         write_private(self._ca_key, _pem_of_key(key))
         write_private(self.ca, _pem(builder.sign(key, hashes.SHA256())))
 
-    def _make_server(self, address: str) -> None:
+    def _sign(self, file: Path, key_file: Path, subject: x509.Name, extensions: list[_Extension]) -> None:
         ca = x509.load_pem_x509_certificate(self.ca.read_bytes())
         ca_key = serialization.load_pem_private_key(self._ca_key.read_bytes(), password=None)
         if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
-            raise TypeError(f"{self._ca_key} holds a key of another kind.")
+            raise TypeError(f"{self._ca_key} does not hold an elliptic-curve key.")
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_name("Nodesmith"), ca.subject, key.public_key(), _SERVER_LIFETIME)
-        for extension, critical in _server_extensions(address, ca_key.public_key()):
+        builder = _builder(subject, ca.subject, key.public_key(), self.lifetime)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+        for extension, critical in (*extensions, (issuer, False)):
             builder = builder.add_extension(extension, critical=critical)
-        write_private(self.server_key, _pem_of_key(key))
-        write_private(self.server, _pem(builder.sign(ca_key, hashes.SHA256())))
+        write_private(key_file, _pem_of_key(key))
+        write_private(file, _pem(builder.sign(ca_key, hashes.SHA256())))
 
-    def _is_good_for(self, address: str) -> bool:
+    def _is_valid(self, file: Path, key_file: Path, wanted: list[x509.GeneralName]) -> bool:
         try:
-            server = x509.load_pem_x509_certificate(self.server.read_bytes())
+            leaf = x509.load_pem_x509_certificate(file.read_bytes())
             ca = x509.load_pem_x509_certificate(self.ca.read_bytes())
-            server.verify_directly_issued_by(ca)
-            names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            leaf.verify_directly_issued_by(ca)
+            names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except (OSError, ValueError, x509.ExtensionNotFound):
             return False
-        lasts = server.not_valid_after_utc - datetime.now(UTC) > _RENEW_BEFORE
-        return lasts and self.server_key.exists() and list(names) == _alternatives(address)
+        is_current = leaf.not_valid_after_utc - datetime.now(UTC) > _RENEW_BEFORE
+        return is_current and key_file.exists() and list(names) == wanted
 
 
-def _server_extensions(address: str, issuer: ec.EllipticCurvePublicKey) -> list[tuple[x509.ExtensionType, bool]]:
+def _leaf_extensions(usage: x509.ObjectIdentifier, names: list[x509.GeneralName]) -> list[_Extension]:
     return [
         (x509.BasicConstraints(ca=False, path_length=None), True),
         (_key_usage(signs_certificates=False), True),
-        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
-        (x509.SubjectAlternativeName(_alternatives(address)), False),
-        (x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer), False),
+        (x509.ExtendedKeyUsage([usage]), False),
+        (x509.SubjectAlternativeName(names), False),
     ]
 
 
-def _alternatives(address: str) -> list[x509.GeneralName]:
-    return [_alternative(name) for name in dict.fromkeys((address, *_LOCAL))]
+def _subject_names(address: str) -> list[x509.GeneralName]:
+    return [_subject_name(name) for name in dict.fromkeys((address, *_LOCAL))]
 
 
-def _alternative(name: str) -> x509.GeneralName:
+def _subject_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
@@ -115,7 +140,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCKS_DIFFER)
+        .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + lifetime)
     )
 

@@ -1,6 +1,6 @@
-"""What can keep the stack from starting, as one sentence with a remedy."""
+"""The error that the stack raises when it cannot start: one sentence and a remedy."""
 
-from domain.errors import NodesmithError
+from nodesmith.domain.errors import NodesmithError
 
 
 class StackError(NodesmithError):

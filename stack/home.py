@@ -1,4 +1,4 @@
-"""The home folder: where it is, what lies where in it, and how a client finds the API through it."""
+"""The home folder: how it is found, its layout, and the file that tells local clients where the API is."""
 
 import errno
 import json
@@ -6,17 +6,17 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from stack.errors import StackError
-from stack.files import read_json, write_private
+from nodesmith.stack.errors import StackError
+from nodesmith.stack.files import read_json, write_private
 
 NAME = ".nodesmith"
-ROOM_FOR_A_NEW_HOME = 100 * 1024 * 1024
-ROOM_TO_START = 4 * 1024 * 1024
-"""bytes that must be free before anything is begun"""
+SPACE_FOR_NEW_HOME = 100 * 1024 * 1024
+SPACE_TO_START = 4 * 1024 * 1024
+"""free bytes that a start requires"""
 
 
 def find_home(chosen: Path | None = None) -> Path:
-    """The option, else $NODESMITH_HOME, else the nearest .nodesmith from here upwards, else ~/.nodesmith."""
+    """Return the option, else $NODESMITH_HOME, else the nearest .nodesmith here or in a parent, else ~/.nodesmith."""
     if chosen is not None:
         return chosen.expanduser().absolute()
     named = os.environ.get("NODESMITH_HOME")
@@ -29,12 +29,16 @@ def find_home(chosen: Path | None = None) -> Path:
 
 @dataclass(frozen=True)
 class Connection:
-    """What a client of this machine needs to know."""
+    """How a client on this machine reaches the API and Temporal."""
 
     url: str
     token_file: Path
     temporal_ui_url: str = ""
     ca_file: Path | None = None
+    temporal_address: str = ""
+    """of the embedded Temporal server"""
+    temporal_certificates: Path | None = None
+    """folder of the client certificates; None when Temporal requires none"""
 
     def token(self) -> str:
         return self.token_file.read_text().strip()
@@ -42,12 +46,12 @@ class Connection:
 
 @dataclass(frozen=True)
 class Home:
-    """One stack's state, all of it. Only its owner may look inside."""
+    """The folder with all state of one stack, accessible to its owner only."""
 
     folder: Path
 
     def create(self) -> bool:
-        """Make the folders; True when this is the first start."""
+        """Create the folders; return True on the first start."""
         try:
             fresh = not self.connection_file.exists()
             for folder in (self.folder, self.secrets, self.logs, self.agents):
@@ -55,7 +59,7 @@ class Home:
             self.secrets.chmod(0o700)
         except OSError as error:
             raise self.unusable(error) from error
-        self._check_room(ROOM_FOR_A_NEW_HOME if fresh else ROOM_TO_START)
+        self._check_free_space(SPACE_FOR_NEW_HOME if fresh else SPACE_TO_START)
         return fresh
 
     def unusable(self, error: OSError) -> StackError:
@@ -67,14 +71,14 @@ class Home:
         )
 
     def is_full(self) -> bool:
-        return self._room() < ROOM_TO_START
+        return self._free_bytes() < SPACE_TO_START
 
-    def _check_room(self, needed: int) -> None:
-        if (room := self._room()) < needed:
-            told = f"{room // 1024**2} MB are free, and a start needs {needed // 1024**2} MB"
-            raise _no_space(self.folder, f"no space left: {told}")
+    def _check_free_space(self, needed: int) -> None:
+        if (free := self._free_bytes()) < needed:
+            shortage = f"{free // 1024**2} MB are free, and a start needs {needed // 1024**2} MB"
+            raise _no_space(self.folder, f"no space left: {shortage}")
 
-    def _room(self) -> int:
+    def _free_bytes(self) -> int:
         disk = os.statvfs(self.folder)
         return disk.f_frsize * (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail)
 
@@ -105,6 +109,10 @@ class Home:
     @property
     def temporal_database(self) -> Path:
         return self.folder / "temporal" / "temporal.db"
+
+    @property
+    def temporal_certificates(self) -> Path:
+        return self.folder / "temporal" / "tls"
 
     @property
     def certificates(self) -> Path:
@@ -140,10 +148,14 @@ class Home:
         }
         if connection.ca_file is not None:
             fields["ca_file"] = str(connection.ca_file.relative_to(self.folder))
+        if connection.temporal_address:
+            fields["temporal_address"] = connection.temporal_address
+        if connection.temporal_certificates is not None:
+            fields["temporal_certificates"] = str(connection.temporal_certificates.relative_to(self.folder))
         write_private(self.connection_file, json.dumps(fields, indent=2) + "\n")
 
     def connection(self) -> Connection | None:
-        """What the last `up` left; None when there was none."""
+        """Read the connection that the last `up` wrote; None when there was none."""
         fields = read_json(self.connection_file)
         if fields is None:
             return None
@@ -151,8 +163,13 @@ class Home:
             url=fields["url"],
             token_file=self.folder / fields["token_file"],
             temporal_ui_url=fields.get("temporal_ui_url", ""),
-            ca_file=self.folder / fields["ca_file"] if "ca_file" in fields else None,
+            ca_file=self._optional_path(fields, "ca_file"),
+            temporal_address=fields.get("temporal_address", ""),
+            temporal_certificates=self._optional_path(fields, "temporal_certificates"),
         )
+
+    def _optional_path(self, fields: dict[str, str], name: str) -> Path | None:
+        return self.folder / fields[name] if name in fields else None
 
 
 def _no_space(folder: Path, why: str) -> StackError:

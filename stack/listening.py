@@ -1,10 +1,10 @@
-"""`--listen`: an address of this machine where other machines reach the API and NATS, with TLS."""
+"""`--listen`: the address of this machine on which other machines reach the API and NATS over TLS."""
 
 import ipaddress
 import socket
 from dataclasses import dataclass
 
-from stack.errors import StackError
+from nodesmith.stack.errors import StackError
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Listen:
 
 
 def resolve(name: str) -> Listen:
-    """Refuse what cannot work before anything is started."""
+    """Resolve the address, and refuse an unusable one before any process is started."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -29,12 +29,12 @@ def resolve(name: str) -> Listen:
             remedy="Give an address of this machine that the other machines reach.",
         ) from error
     address = str(found[0][4][0])
-    _refuse_useless(name, address)
+    _refuse_unreachable(name, address)
     return Listen(name, address)
 
 
 def check_free(listen: Listen, *ports: int) -> None:
-    """The address is this machine's, and the ports are free on it."""
+    """Check that the address belongs to this machine and that the ports are free on it."""
     for port in ports:
         family = socket.AF_INET6 if ":" in listen.address else socket.AF_INET
         with socket.socket(family) as probe:
@@ -48,7 +48,7 @@ def check_free(listen: Listen, *ports: int) -> None:
                 ) from error
 
 
-def _refuse_useless(name: str, address: str) -> None:
+def _refuse_unreachable(name: str, address: str) -> None:
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if parsed.is_unspecified:
         raise StackError(
@@ -58,5 +58,5 @@ def _refuse_useless(name: str, address: str) -> None:
     if address in ("127.0.0.1", "::1"):
         raise StackError(
             f"--listen {name} is reached from this machine only, and everything listens there anyway.",
-            remedy="Give the address that the other machines reach, or leave --listen away.",
+            remedy="Give the address that the other machines reach, or omit --listen.",
         )

@@ -1,18 +1,18 @@
-"""One `up` for each home: the lock is the kernel's, so it is gone when its holder is, however that ended."""
+"""Allows one `up` per home: the kernel holds the lock, and releases it however its holder ends."""
 
 import fcntl
 import os
 import time
 from pathlib import Path
 
-from stack.errors import StackError
+from nodesmith.stack.errors import StackError
 
 _TRIES = 20
 _PAUSE = 0.02
 
 
 class HomeLock:
-    """Held from `acquire` to `release`; the file names the process that holds it."""
+    """The lock on a home, held from `acquire` to `release`; the file contains the holder's pid."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
@@ -20,8 +20,8 @@ class HomeLock:
 
     @classmethod
     def acquire(cls, path: Path) -> "HomeLock":
-        for _ in range(_TRIES):  # `status` and `down` hold it for a moment when they look
-            descriptor = _try(path)
+        for _ in range(_TRIES):  # `status` and `down` hold the lock briefly while they check it
+            descriptor = _try_lock(path)
             if descriptor is not None:
                 os.truncate(descriptor, 0)
                 os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -38,7 +38,7 @@ class HomeLock:
 
 
 def holder(path: Path) -> int | None:
-    """The process that holds the lock; None when nobody does."""
+    """Return the pid of the process that holds the lock; None when it is free."""
     for _ in range(_TRIES):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -56,9 +56,9 @@ def holder(path: Path) -> int | None:
     return None
 
 
-def _try(path: Path) -> int | None:
+def _try_lock(path: Path) -> int | None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    # the file we locked may have been removed by its last holder in between
+    # the previous holder may have removed the file between open and flock
     if _flock(descriptor, fcntl.LOCK_EX) and path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
         return descriptor
     os.close(descriptor)

@@ -1,10 +1,11 @@
-"""The secrets of a home: made at the first start, each in a file of its own that only its owner reads."""
+"""The secrets of a home: created at the first start, one file each, readable by the owner only."""
 
 import secrets
 
-from bus.credentials import Trust, new_trust
-from stack.files import write_private
-from stack.home import Home
+from nodesmith.bus.credentials import Trust, new_trust
+from nodesmith.runtime.keyring import create_keys
+from nodesmith.stack.files import write_private
+from nodesmith.stack.home import Home
 
 ADMIN_TOKEN = "admin-token"  # noqa: S105 - the name of a file
 REGISTRATION_TOKEN = "registration-token"  # noqa: S105
@@ -13,10 +14,12 @@ NATS_OPERATOR_SEED = "nats-operator-seed"
 NATS_ACCOUNT_SEED = "nats-account-seed"
 NATS_SYSTEM_SEED = "nats-system-seed"
 SOURCES_KEY = "sources-key"
+ORDER_KEYS = "order-keys"
+"""a folder: root key, order keys and the chain of trust lists"""
 
 
 def ensure(home: Home) -> None:
-    """Make those that are missing; never replace one."""
+    """Create the missing secrets; never replace one."""
     trust = new_trust()
     fresh = {
         ADMIN_TOKEN: f"nsadmin-{secrets.token_urlsafe(32)}",
@@ -30,6 +33,7 @@ def ensure(home: Home) -> None:
     for name, value in fresh.items():
         if not home.secret(name).exists():
             write_private(home.secret(name), f"{value}\n")
+    create_keys(home.secret(ORDER_KEYS))
 
 
 def read(home: Home, name: str) -> str:
@@ -37,7 +41,7 @@ def read(home: Home, name: str) -> str:
 
 
 def trust(home: Home) -> Trust:
-    """The keys that the embedded NATS server trusts."""
+    """Return the keys that the embedded NATS server trusts."""
     return Trust(
         operator_seed=read(home, NATS_OPERATOR_SEED),
         account_seed=read(home, NATS_ACCOUNT_SEED),

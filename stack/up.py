@@ -1,4 +1,4 @@
-"""The whole system on one machine: servers, then api and worker, then agents; approved and ready to use."""
+"""Starts and stops the whole system on one machine: servers, api, worker and approved agents."""
 
 import asyncio
 import errno
@@ -10,25 +10,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from stack import ports, record, secrets
-from stack.api import LocalApi
-from stack.errors import StackError
-from stack.external import external_servers
-from stack.home import Connection, Home
-from stack.listening import check_free, resolve
-from stack.lock import HomeLock
-from stack.processes import Gate, Plan
-from stack.record import ProcessState
-from stack.servers import Server
-from stack.supervisor import Supervisor
+from nodesmith.stack import ports, secrets
+from nodesmith.stack.api import LocalApi
+from nodesmith.stack.errors import StackError
+from nodesmith.stack.home import Connection, Home
+from nodesmith.stack.listening import check_free, resolve
+from nodesmith.stack.lock import HomeLock
+from nodesmith.stack.processes import record
+from nodesmith.stack.processes.own import StackPlan, StartBarrier
+from nodesmith.stack.processes.record import ProcessState
+from nodesmith.stack.processes.supervisor import Supervisor
+from nodesmith.stack.servers import binaries, isolation
+from nodesmith.stack.servers.embedded import LOOPBACK, Server
+from nodesmith.stack.servers.external import external_servers
 
 _POLL = 0.1
 _LONGEST_POLL = 1.0
 _AGENT_PATIENCE = 20.0
 _PENDING = "pending"
-_ON = frozenset({"1", "true", "yes", "on", "t", "y"})
-"""what the api takes for yes"""
-_SETTLED = frozenset({"healthy", "draining"})
+_TRUE_VALUES = frozenset({"1", "true", "yes", "on", "t", "y"})
+"""values that the API's settings parse as true"""
+_CONNECTED = frozenset({"healthy", "draining"})
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,12 @@ class Options:
     agents: int = 3
     port_base: int | None = None
     listen: str | None = None
-    """an address for other machines"""
+    """the address to open for other machines"""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """What there is to know once everything runs."""
+    """The summary that `up` prints when everything runs."""
 
     home: str
     pid: int
@@ -62,7 +64,7 @@ class Ready:
 
 @dataclass
 class Stack:
-    """One home, from lock to lock: `start`, and whatever came of it, `stop`."""
+    """The running system of one home. After `start`, successful or not, call `stop`."""
 
     options: Options
     note: Callable[[str], None]
@@ -73,18 +75,18 @@ class Stack:
     def __post_init__(self) -> None:
         self.home = Home(self.options.home)
         self._supervisor = Supervisor(self._record)
-        self._gate = Gate()
+        self._barrier = StartBarrier()
 
     @property
     def states(self) -> list[ProcessState]:
         return self._supervisor.states
 
     async def start(self) -> Ready:
-        """`StackError` when it cannot be; a full disk is named, whoever noticed it."""
+        """Start everything; raise `StackError` on failure, and name a full disk whichever process hit it."""
         try:
             return await self._start()
         except OSError as error:
-            if error.errno != errno.ENOSPC and error.filename is None:  # not of a file
+            if error.errno != errno.ENOSPC and error.filename is None:  # not about a file
                 raise
             raise self.home.unusable(error) from error
         except StackError as error:
@@ -95,14 +97,14 @@ class Stack:
 
     async def _start(self) -> Ready:
         began = time.monotonic()
-        plan = self._claim()
+        plan = self._prepare()
         api = LocalApi(self._connection(plan))
-        # Loading takes as long as the servers' start: api and worker wait for those by themselves. The agents are
-        # loaded a little later, so that the api is first, and wait at the gate until it is there.
-        agents = [plan.agent(number, self._gate) for number in range(1, self.options.agents + 1)]
-        await self._step(plan.servers(), [plan.api(api.ready), plan.worker()], agents)
-        self._gate.open()
-        approved = await self._approved(api)
+        # Loading Python takes as long as starting the servers, so both run in parallel; api and worker wait for the
+        # servers. The agents load a little later, so that the API is first, and wait at the barrier until it is ready.
+        agents = [plan.agent(number, self._barrier) for number in range(1, self.options.agents + 1)]
+        await self._start_processes(plan.servers(), [plan.api(api.ready), plan.worker()], agents)
+        self._barrier.open()
+        approved = await self._approve_agents(api)
         link = await asyncio.to_thread(api.sign_in_link)
         return self._ready(plan, link, approved, time.monotonic() - began)
 
@@ -110,14 +112,15 @@ class Stack:
         if self._approving is not None:
             self._approving.cancel()
         await self._supervisor.stop()
-        self._gate.close()
+        self._barrier.close()
         if self._lock is not None:
             self.home.processes_file.unlink(missing_ok=True)
             self._lock.release()
 
-    def _claim(self) -> Plan:
-        """Everything that can be refused is refused here, before the first process."""
+    def _prepare(self) -> StackPlan:
+        """Check and prepare everything that can fail before the first process is started."""
         external = external_servers(os.environ)
+        binaries.check_custom_programs()
         listen = resolve(self.options.listen) if self.options.listen else None
         fresh = self.home.create()
         self._lock = HomeLock.acquire(self.home.lock_file)
@@ -125,40 +128,50 @@ class Stack:
         record.end_leftovers(self.home.processes_file)
         chosen = ports.choose(self.home, self.options.port_base, self.note)
         secrets.ensure(self.home)
-        plan = Plan(self.home, chosen, external, listen)
-        self._open(plan)
+        is_isolated = not external.temporal_address and isolation.is_enabled(os.environ, self.note)
+        plan = StackPlan(self.home, chosen, external, listen, is_isolated)
+        self._prepare_access(plan)
         return plan
 
-    def _open(self, plan: Plan) -> None:
-        """For other machines: a certificate for the address; and a word about who gets in, and who does not."""
-        if os.environ.get("NODESMITH_AUTO_APPROVE", "").lower() in _ON:
-            self.note("WARNING: NODESMITH_AUTO_APPROVE is on: whoever has the registration token takes part, unseen")
+    def _prepare_access(self, plan: StackPlan) -> None:
+        """Create the certificates for Temporal's clients and for --listen, and warn about automatic approval."""
+        if plan.temporal_certificates is not None:  # api and worker read them while the server starts
+            plan.temporal_certificates.ensure_mutual(LOOPBACK)
+        if os.environ.get("NODESMITH_AUTO_APPROVE", "").lower() in _TRUE_VALUES:
+            self.note("WARNING: NODESMITH_AUTO_APPROVE is on: nodes with the registration token join without approval")
         if plan.listen is not None:
-            check_free(plan.listen, plan.ports.api, *([] if plan.external.nats_url else [plan.ports.nats]))
+            check_free(plan.listen, *plan.open_ports)
             plan.certificates.ensure(plan.listen.name)
             self.note(f"open for other machines at {plan.public_url}: `nodesmith nodes invite`")
         elif plan.certificates.ca.exists():
-            self.note("other machines do not reach this start: --listen opens it for them")
+            self.note("other machines cannot reach this system: start it with --listen to open it")
 
-    def _connection(self, plan: Plan) -> Connection:
+    def _connection(self, plan: StackPlan) -> Connection:
         ca = plan.certificates.ca if plan.listen else None
-        connection = Connection(plan.url, self.home.secret(secrets.ADMIN_TOKEN), plan.temporal_ui_url, ca)
+        connection = Connection(
+            url=plan.url,
+            token_file=self.home.secret(secrets.ADMIN_TOKEN),
+            temporal_ui_url=plan.temporal_ui_url,
+            ca_file=ca,
+            temporal_address=plan.temporal_address,
+            temporal_certificates=plan.temporal_certificates.folder if plan.temporal_certificates else None,
+        )
         self.home.write_connection(connection)
         return connection
 
-    async def _step(self, *groups: Sequence[Server]) -> None:
+    async def _start_processes(self, *groups: Sequence[Server]) -> None:
         began = time.monotonic()
         await self._supervisor.start(*groups)
         names = ", ".join(server.name for group in groups for server in group)
         if names:
             self.note(f"{names} ({time.monotonic() - began:.1f} s)")
 
-    async def _approved(self, api: LocalApi) -> list[dict[str, str]]:
-        """Approve our own agents, and give them a while to be heard; a late one is approved later."""
+    async def _approve_agents(self, api: LocalApi) -> list[dict[str, str]]:
+        """Approve the local agents and wait a while for their heartbeats; late ones are approved in the background."""
         names = {f"agent-{number}" for number in range(1, self.options.agents + 1)}
         began = time.monotonic()
-        welcome = Welcome(api, names, since=datetime.now(UTC))
-        self._approving = asyncio.create_task(welcome.run(), name="approve local agents")
+        approval = AgentApproval(api, names, since=datetime.now(UTC))
+        self._approving = asyncio.create_task(approval.run(), name="approve local agents")
         await asyncio.wait([self._approving], timeout=_AGENT_PATIENCE)
         nodes = [node for node in await asyncio.to_thread(api.nodes) if node["name"] in names]
         approved = [node["name"] for node in nodes if node["status"] != _PENDING]
@@ -169,7 +182,7 @@ class Stack:
         record.write(self.home.processes_file, states)
         self.changed(states)
 
-    def _ready(self, plan: Plan, link: dict[str, Any], agents: list[dict[str, str]], seconds: float) -> Ready:
+    def _ready(self, plan: StackPlan, link: dict[str, Any], agents: list[dict[str, str]], seconds: float) -> Ready:
         return Ready(
             home=str(self.home.folder),
             pid=os.getpid(),
@@ -188,15 +201,15 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class Welcome:
-    """Approves our own agents as they register."""
+class AgentApproval:
+    """Approves the local agents as they register."""
 
     api: LocalApi
     names: set[str]
     since: datetime
 
     async def run(self) -> None:
-        """Until every one has been approved and heard; more and more patiently."""
+        """Poll with growing pauses until every agent is approved and has sent a heartbeat."""
         pause = _POLL
         while not await asyncio.to_thread(self._is_complete):
             await asyncio.sleep(pause)
@@ -208,11 +221,12 @@ class Welcome:
             for node in ours:
                 if node["status"] == _PENDING:
                     self.api.approve(node["id"])
-        except StackError:  # it is being restarted: ask again
+        except StackError:  # the API is restarting: retry
             return False
-        return self.names == {node["name"] for node in ours if self._is_heard(node)}
+        return self.names == {node["name"] for node in ours if self._is_connected(node)}
 
-    def _is_heard(self, node: dict[str, Any]) -> bool:
-        """Heard by this start: what was heard before the last stop does not count."""
-        heard = node["last_heartbeat"]
-        return node["status"] in _SETTLED and heard is not None and datetime.fromisoformat(heard) >= self.since
+    def _is_connected(self, node: dict[str, Any]) -> bool:
+        """Return whether the node sent a heartbeat since this start; earlier ones do not count."""
+        heartbeat = node["last_heartbeat"]
+        is_recent = heartbeat is not None and datetime.fromisoformat(heartbeat) >= self.since
+        return is_recent and node["status"] in _CONNECTED

@@ -1,4 +1,4 @@
-"""The time, as a parameter: a derived status is only testable if `now` can be chosen."""
+"""The clock as a parameter, so that tests can choose `now` for a derived status."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The connection to PostgreSQL: one small pool, bounded waits, and the migrations."""
+"""The connection to PostgreSQL: one small pool with timeouts, and the migrations."""
 
 import asyncio
 import select
@@ -16,11 +16,11 @@ from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError, Invalidate
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
 
-from domain.errors import InvalidRequest, ServiceUnavailable
-from domain.patience import Patience
+from nodesmith.domain.call_timeout import SharedTimeout
+from nodesmith.domain.errors import InvalidRequest, ServiceUnavailable
 
-HEAD = "2026_11_17_idempotency"
-"""the newest migration; a test keeps it so"""
+HEAD = "2026_11_18_trust_record"
+"""the newest migration; a test checks it"""
 MIGRATION_LOCK = 7_305_001
 EVENT_LOCK = 7_305_002
 
@@ -29,39 +29,39 @@ T = TypeVar("T")
 _WAIT_S = 0.1
 _CONNECT_TIMEOUT_S = 2
 TRANSACTION_LIMIT_S = 4.5
-"""above the server's own limit of a statement; whoever asked is told within 5 s"""
+"""above the server's statement timeout; the caller gets an error within 5 s"""
 _BUSY_LIMIT_S = 20
-"""how long a call may wait for its turn at a server that answers others"""
+"""how long a call may wait for a connection while the server answers other calls"""
 _SERVER_LIMITS = "-c statement_timeout=4s -c lock_timeout=4s -c idle_in_transaction_session_timeout=30s -c timezone=UTC"
 _OUTAGES = {"08", "53", "57"}
 """classes of SQLSTATE: connection, resources, operator intervention (restart, statement timeout)"""
 _OUTAGE_CODES = {"55P03", "42P01"}
-"""lock timeout; and a table that is not there yet, because nobody could migrate so far"""
+"""lock timeout; and a missing table, because no process has migrated yet"""
 
 
-class Impatient(psycopg.AsyncConnection[Any]):
-    """Given up when the caller is: the driver's own would wait ten seconds for a frozen server to take a cancel."""
+class CancellableConnection(psycopg.AsyncConnection[Any]):
+    """Closes at once when the caller is cancelled; the driver's own waits ten seconds for a frozen server."""
 
     async def wait(self, gen: PQGen[T], interval: float = _WAIT_S, timeout: float | None = None) -> T:  # noqa: ASYNC109
         try:
             return await wait_async(gen, self.pgconn.socket, interval=interval, timeout=timeout)
         except (asyncio.CancelledError, KeyboardInterrupt):
-            self.pgconn.finish()  # the server ends the statement by its own limit
+            self.pgconn.finish()  # the server's statement timeout ends the statement
             raise
 
 
 class Database:
-    """A pool of connections; every transaction is bounded on the server and on our side."""
+    """A pool of connections; every transaction has a timeout on the server and on our side."""
 
     def __init__(
         self, url: str, password: str = "", *, pool_size: int = 10, limit_s: float = TRANSACTION_LIMIT_S
     ) -> None:
-        self._patience = Patience(silence_s=limit_s, longest_s=_BUSY_LIMIT_S)
+        self._timeout = SharedTimeout(silence_s=limit_s, longest_s=_BUSY_LIMIT_S)
         self._url = _with_password(make_url(url), password)
         self._engine = create_async_engine(
             self._url.set(drivername="postgresql+psycopg"),
             pool_size=pool_size,
-            max_overflow=0,  # what overflows is closed when it is given back, and opened again for the next burst
+            max_overflow=0,  # overflow connections would be closed on return and opened again for the next burst
             pool_timeout=_BUSY_LIMIT_S,
             json_deserializer=from_json,
             connect_args={
@@ -69,52 +69,52 @@ class Database:
                 "tcp_user_timeout": 5000,
                 "application_name": "nodesmith",
                 "options": _SERVER_LIMITS,
-                "async_creator_fn": Impatient.connect,
+                "async_creator_fn": CancellableConnection.connect,
             },
         )
-        event.listen(self._engine.sync_engine, "checkout", _still_there)
+        event.listen(self._engine.sync_engine, "checkout", _check_alive)
         self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
-        self._alone = self._engine.execution_options(isolation_level="AUTOCOMMIT")
-        self._reads = async_sessionmaker(self._alone, expire_on_commit=False)
+        self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._reads = async_sessionmaker(self._autocommit, expire_on_commit=False)
         frozen = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._snapshots = async_sessionmaker(frozen, expire_on_commit=False)
 
     @property
     def conninfo(self) -> str:
-        """For a connection outside the pool: LISTEN holds one for as long as it lives."""
+        """For a connection outside the pool: LISTEN holds one permanently."""
         return self._url.set(drivername="postgresql").render_as_string(hide_password=False)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[AsyncSession]:
         """One transaction: committed at the end of the block, rolled back by an error."""
-        with _in_our_words():
-            async with self._patience.bounded(), self._sessions.begin() as session:
+        with _translated_errors():
+            async with self._timeout.bounded(), self._sessions.begin() as session:
                 yield session
-            self._patience.answered()
+            self._timeout.answered()
 
     @asynccontextmanager
     async def autocommit(self) -> AsyncIterator[AsyncConnection]:
-        """For a statement that stands alone: its own transaction, and two round trips less than `session`."""
-        with _in_our_words():
-            async with self._patience.bounded(), self._alone.connect() as connection:
+        """For a single statement: its own transaction, with two round trips less than `session`."""
+        with _translated_errors():
+            async with self._timeout.bounded(), self._autocommit.connect() as connection:
                 yield connection
-            self._patience.answered()
+            self._timeout.answered()
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:
-        """For one query of whole objects: as `autocommit`, with a session around it."""
-        with _in_our_words():
-            async with self._patience.bounded(), self._reads() as session:
+        """For a single query of mapped objects: like `autocommit`, with a session."""
+        with _translated_errors():
+            async with self._timeout.bounded(), self._reads() as session:
                 yield session
-            self._patience.answered()
+            self._timeout.answered()
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[AsyncSession]:
-        """For an answer made of several queries: all of them see the database as the first one did."""
-        with _in_our_words():
-            async with self._patience.bounded(), self._snapshots.begin() as session:
+        """For several queries that must see the same snapshot of the database."""
+        with _translated_errors():
+            async with self._timeout.bounded(), self._snapshots.begin() as session:
                 yield session
-            self._patience.answered()
+            self._timeout.answered()
 
     async def ping(self) -> None:
         """Raise `ServiceUnavailable` unless a query is answered."""
@@ -122,8 +122,8 @@ class Database:
             await session.execute(text("SELECT 1"))
 
     async def migrate(self) -> None:
-        """Bring the schema up to date; any number of processes may do so at once."""
-        with _in_our_words():
+        """Bring the schema up to date; safe when several processes call it at once."""
+        with _translated_errors():
             await self._migrate()
 
     async def close(self) -> None:
@@ -132,7 +132,7 @@ class Database:
     async def _migrate(self) -> None:
         if await self._is_current():
             return
-        from store.migrating import upgrade  # noqa: PLC0415 - a start with nothing to migrate does not load Alembic
+        from nodesmith.store.migrating import upgrade  # noqa: PLC0415 - a start with nothing to migrate does not load Alembic
 
         async with self._engine.begin() as connection:
             await connection.execute(text("SET LOCAL statement_timeout = 0"))
@@ -149,8 +149,8 @@ class Database:
             return False
 
 
-def _still_there(connection: Any, *_: object) -> None:
-    """A server that ends a connection says so on it: looking costs nothing, where asking costs a round trip."""
+def _check_alive(connection: Any, *_: object) -> None:
+    """Check a pooled connection without a round trip: a server that closes it has sent data on its socket."""
     ours = connection.driver_connection
     if ours.closed:
         raise DisconnectionError
@@ -165,8 +165,8 @@ def _with_password(url: URL, password: str) -> URL:
 
 
 @contextmanager
-def _in_our_words() -> Iterator[None]:
-    """What the driver raises, as the domain calls it."""
+def _translated_errors() -> Iterator[None]:
+    """Translate errors of the driver into errors of the domain."""
     try:
         yield
     except (TimeoutError, PoolTimeout) as error:

@@ -1,4 +1,4 @@
-"""Alembic, on a connection that is open already."""
+"""Runs Alembic on an open connection."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 
 def alembic_config(connection: Connection) -> Config:
-    """Alembic's settings, for a connection that is open already."""
+    """Alembic's settings for an open connection."""
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     return config

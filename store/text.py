@@ -1,10 +1,10 @@
-"""Text as PostgreSQL can hold it: nodes and callers may send anything."""
+"""Makes text storable in PostgreSQL, because nodes and callers may send any characters."""
 
 from typing import Any
 
 
 def storable(value: Any) -> Any:
-    """Replace NUL characters, at any depth: one of them would stop the whole write, again and again."""
+    """Replace NUL characters at any depth: a single one would make the whole write fail at every retry."""
     if isinstance(value, str):
         return value.replace("\0", "\ufffd")
     if isinstance(value, dict):

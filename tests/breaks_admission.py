@@ -1,4 +1,4 @@
-"""Breaks in what is asked and admitted: services in front of Temporal."""
+"""Breaks in admission: the services in front of Temporal."""
 
 import asyncio
 from typing import Any
@@ -86,14 +86,14 @@ async def _unload_only_what_runs(original: Any, self: Any, nodes: Any, name: str
     return view
 
 
-def _raise_instead(original: Any, told: Any, result: Any, error: Exception) -> Any:
+def _raise_instead(original: Any, unloaded: Any, result: Any, error: Exception) -> Any:
     if result is names_of(original).Unloading.FAILED:
         raise error
-    return original(told, result, error)
+    return original(unloaded, result, error)
 
 
 async def _end_with_the_request(original: Any, self: Any, kind: Any) -> Any:
-    from contracts.temporal import CancelRequest
+    from nodesmith.contracts.temporal.operations import CancelRequest
 
     accepted, admission = await original(self, kind), self.ask.func.__self__
 
@@ -115,7 +115,7 @@ ADMISSION = (
     Break(
         rules("S1"),
         "the answer waits for the node",
-        "services.admission:Admission.ask",
+        "nodesmith.services.operations.admission:Admission.ask",
         _answer_after_the_end,
         tests=("test_accepted_install_is_durable_and_readable_at_once",),
         limit_s=15,
@@ -124,21 +124,21 @@ ADMISSION = (
     Break(
         rules("S2"),
         "an empty request is let through",
-        "services.intents:Intents.wanted",
+        "nodesmith.services.operations.intents:Intents.wanted",
         _take_empty_requests,
         tests=("test_bad_request_gets_a_clear_answer",),
     ),
     Break(
         rules("S3"),
         "a request for one node goes to everybody",
-        "services.batch_planning:Planner._chosen",
+        "nodesmith.services.batches.planning:BatchPlanner._chosen",
         _everybody_for_one,
-        tests=("test_one_target_is_one_node_and_everywhere_is_everybody",),
+        tests=("test_named_nodes_and_everywhere_select_exactly_their_targets",),
     ),
     Break(
         rules("S4 S5 H24"),
         "the lock names the backend, not the node",
-        "contracts.temporal:operation_workflow_id",
+        "nodesmith.contracts.temporal.operations:operation_workflow_id",
         lambda _, node_id, family: f"backend:{family}",
         tests=(
             "test_one_backend_on_two_nodes_through_two_replicas_is_two_operations",
@@ -148,43 +148,43 @@ ADMISSION = (
     Break(
         rules("S8"),
         "the work ends with the request that asked for it",
-        "api.routers.nodes:NodeOrder.admit",
+        "nodesmith.api.routers.nodes:NodeOrder.admit",
         _end_with_the_request,
-        tests=("test_work_goes_on_when_nobody_looks",),
+        tests=("test_operation_continues_without_a_watcher",),
         limit_s=90,
     ),
     Break(
         rules("S12 H25 G6"),
         "the name of a direct uri is lost",
-        "services.intents:Intents._by_uri",
+        "nodesmith.services.operations.intents:Intents._by_uri",
         lambda original, *args: original(*args).model_copy(update={"name": ""}),
         tests=("test_an_install_by_uri_carries_everything_to_the_run",),
     ),
     Break(
         rules("S26"),
         "what waits outlives the drain",
-        "services.lifecycle:_ends_by_drain",
+        "nodesmith.services.nodes.lifecycle:_ends_by_drain",
         lambda _, row, running: False,
-        tests=("test_drain_ends_what_has_not_begun_and_lets_finish_what_runs",),
+        tests=("test_drain_ends_undispatched_operations_and_lets_running_ones_finish",),
     ),
     Break(
         rules("S42"),
         "one node that fails ends the whole request",
-        "services.models:_not_unloaded",
+        "nodesmith.services.nodes.running_models:_not_unloaded",
         _raise_instead,
         tests=("test_a_model_is_unloaded_on_every_node_that_has_it_and_a_node_that_fails_is_named",),
     ),
     Break(
         rules("S42"),
         "what runs nowhere cannot be unloaded",
-        "services.models:NodeModels.unload_everywhere",
+        "nodesmith.services.nodes.running_models:NodeModels.unload_everywhere",
         _unload_only_what_runs,
         tests=("test_a_model_that_runs_nowhere_is_unloaded_already",),
     ),
     Break(
         rules("S43"),
         "a stop is accepted and not sent",
-        "services.stopping:Stopping.stop",
+        "nodesmith.services.nodes.backend_stop:BackendStop.stop",
         lambda original, self, node, body: _say_stopped_without_asking(original, node, body),
         tests=("test_stop_goes_straight_to_the_node_and_is_audited",),
         waits=True,
@@ -192,49 +192,49 @@ ADMISSION = (
     Break(
         rules("S46"),
         "agent nodes are asked too",
-        "services.batch_planning:_why_not",
+        "nodesmith.services.batches.planning:_why_not",
         _ask_agent_nodes,
-        tests=("test_who_may_not_get_work_is_left_out_by_name",),
+        tests=("test_ineligible_nodes_are_left_out_by_name",),
     ),
     Break(
         rules("S47"),
         "nobody at the node is no evidence",
-        "store.nodes:Nodes.mark_unreachable",
+        "nodesmith.store.nodes.nodes:Nodes.mark_unreachable",
         _forget,
-        tests=("test_only_commands_and_lists_are_evidence_and_an_answer_clears_it",),
+        tests=("test_only_commands_and_lists_change_reachability",),
     ),
     Break(
         rules("S48"),
         "a dead letter cannot be driven again",
-        "services.admission:Admission.retry",
+        "nodesmith.services.operations.admission:Admission.retry",
         _retry_no_dead_letters,
         tests=("test_a_retry_is_a_new_operation_that_names_the_old",),
     ),
     Break(
         rules("S49 H20"),
         "a pending node is let through",
-        "services.admission:admissible",
+        "nodesmith.services.operations.admission:admissible",
         _let_pending_through,
         tests=("test_nodes_that_may_not_get_work_are_refused",),
     ),
     Break(
         rules("S55"),
         "an upgrade goes where it never was",
-        "services.batch_planning:NEEDS_IT_INSTALLED",
+        "nodesmith.services.batches.planning:REQUIRES_INSTALLED",
         lambda kinds: frozenset(kind for kind in kinds if kind.name != "UPGRADE"),
-        tests=("test_an_upgrade_goes_only_where_it_is_installed",),
+        tests=("test_upgrade_targets_only_nodes_that_have_the_backend",),
     ),
     Break(
         rules("S56"),
         "one node that is away spoils the whole look",
-        "services.inventory:Inventory._refreshed",
+        "nodesmith.services.nodes.inventory:Inventory._try_refresh",
         _one_look_ends_with_the_first_error,
-        tests=("test_one_look_asks_a_whole_fleet_and_survives_whoever_is_away",),
+        tests=("test_one_refresh_asks_the_whole_fleet_despite_absent_nodes",),
     ),
     Break(
         rules("S60"),
         "a running removal is cancelled",
-        "services.cancellation:Cancellation.cancel",
+        "nodesmith.services.operations.cancellation:Cancellation.cancel",
         _cancel_removals,
         tests=(
             "test_a_removal_on_its_node_is_left_out_of_a_bulk_cancel_and_named",
@@ -244,21 +244,21 @@ ADMISSION = (
     Break(
         rules("S60"),
         "a removal that was lost sight of is cancelled",
-        "services.cancellation:Cancellation.cancel",
+        "nodesmith.services.operations.cancellation:Cancellation.cancel",
         _cancel_removals_out_of_sight,
         tests=("test_removal_on_its_node_cannot_be_cancelled_unless_by_force",),
     ),
     Break(
         rules("S63 H41"),
         "the guard is left out",
-        "services.batch_planning:Planner._refuse_concrete",
+        "nodesmith.services.batches.planning:BatchPlanner._refuse_concrete",
         lambda _, self, request: None,
-        tests=("test_a_build_for_some_hardware_never_goes_to_everybody",),
+        tests=("test_hardware_specific_build_is_refused_for_the_whole_fleet",),
     ),
     Break(
         rules("degraded"),
         "without NATS an install is refused",
-        "services.admission:Admission.ask",
+        "nodesmith.services.operations.admission:Admission.ask",
         _refuse_nodes_not_heard,
         tests=("test_without_nats_installs_are_accepted_and_wait",),
     ),

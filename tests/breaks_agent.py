@@ -7,21 +7,21 @@ from typing import Any
 from tests.breaking.arming import Break, names_of, rules
 
 
-async def _take_one_after_another(_: Any, bus: Any, subject: str, exchange: Any) -> None:
+async def _take_one_after_another(_: Any, bus: Any, subject: str, handler: Any) -> None:
     async def answer(message: Any) -> None:
-        reply = await exchange.reply_to(message)
+        reply = await handler.reply_to(message)
         if message.reply and reply is not None:
             await bus.publish(message.reply, reply.encode())
 
     await bus.subscribe(subject.replace("upgrade", "install"), answer)
 
 
-async def _wait_for_a_turn(original: Any, bus: Any, subject: str, exchange: Any) -> None:
+async def _wait_for_a_turn(original: Any, bus: Any, subject: str, handler: Any) -> None:
     turn = bus.__dict__.setdefault("turn", asyncio.Lock())
 
     async def reply_to(message: Any) -> Any:
         async with turn:
-            return await exchange.reply_to(message)
+            return await handler.reply_to(message)
 
     await original(bus, subject, SimpleNamespace(reply_to=reply_to))
 
@@ -68,36 +68,36 @@ AGENT = (
     Break(
         rules("S22"),
         "an upgrade reports no progress",
-        "agent.operations:Operations._begin",
+        "nodesmith.agent.operations.commands:NodeOperations._begin",
         _upgrade_silently,
-        tests=("test_an_upgrade_streams_its_progress_as_an_install_does",),
+        tests=("test_upgrade_streams_its_progress",),
         limit_s=90,
     ),
     Break(
         rules("S24"),
         "progress has a subject of its own kind",
-        "contracts.subjects:progress",
+        "nodesmith.contracts.nats.subjects:progress",
         lambda original, *args: original(*args).replace("install", "upgrade"),
         tests=("test_every_kind_reports_on_the_subject_of_an_install",),
     ),
     Break(
         rules("S25 G9"),
         "a second try reports no progress",
-        "agent.operations:Operations._begin",
+        "nodesmith.agent.operations.commands:NodeOperations._begin",
         _begin_silently_again,
         tests=("test_a_second_try_reports_its_progress_as_the_first_did",),
     ),
     Break(
         rules("S35"),
         "what is there is fetched again",
-        "agent.installer:Installer._has",
+        "nodesmith.agent.operations.installer:Installer._is_installed",
         lambda _, self, installed, command, digest: False,
-        tests=("test_what_is_there_already_is_not_fetched_again",),
+        tests=("test_installed_version_is_not_fetched_again",),
     ),
     Break(
         rules("S36"),
         "commands are taken one after another, on one subject",
-        "bus.commands:hear",
+        "nodesmith.bus.commands:serve_subject",
         _take_one_after_another,
         tests=("test_a_slow_upgrade_blocks_no_install",),
         waits=True,
@@ -105,21 +105,21 @@ AGENT = (
     Break(
         rules("S39"),
         "a timeout of the bus is no timeout of ours",
-        "bus.connection:Bus.request",
+        "nodesmith.bus.connection:Bus.request",
         _raise_the_clients_own_error,
         tests=("test_a_listener_that_does_not_answer_is_no_answer",),
     ),
     Break(
         rules("S41"),
         "stale progress counts",
-        "bus.reports:ReportHub._is_news",
+        "nodesmith.bus.reports:ReportHub._is_newer",
         lambda _, self, key, progress: True,
         tests=("test_stale_progress_is_dropped",),
     ),
     Break(
         rules("S43"),
         "only a stop with a name is understood",
-        "bus.commands:_read_stop",
+        "nodesmith.bus.commands:_read_stop",
         lambda original, payload: names_of(original).Command.decode(payload),
         tests=("test_stop_comes_with_or_without_a_name",),
         waits=True,
@@ -127,7 +127,7 @@ AGENT = (
     Break(
         rules("S61"),
         "a fault ends the desk's own task",
-        "agent.entries:outcome_of",
+        "nodesmith.agent.operations.journal_entries:outcome_of",
         _let_faults_through,
         tests=("test_an_operation_that_breaks_fails_alone",),
         waits=True,
@@ -135,35 +135,35 @@ AGENT = (
     Break(
         rules("H40"),
         "an upgrade starts nothing again",
-        "agent.running_set:wanted_after",
+        "nodesmith.agent.run.backend_processes:wanted_after",
         lambda original, command, running: original(command, []),
         tests=("test_an_upgrade_restarts_the_same_set_and_a_rollback_too",),
     ),
     Break(
         rules("H40"),
         "an upgrade kills what runs at once",
-        "agent.running_set:RunningSet.stop",
+        "nodesmith.agent.run.backend_processes:RunningProcesses.stop",
         lambda original, self, keepers, **rest: original(self, keepers, **{**rest, "grace": 0.0}),
         tests=("test_an_upgrade_lets_a_request_in_flight_finish",),
     ),
     Break(
         rules("H40"),
         "an overlapping upgrade stops the old process first",
-        "agent.plan:steps_of",
+        "nodesmith.agent.operations.change_plan:steps_of",
         _stop_the_old_one_first,
         tests=("test_the_old_process_ends_after_the_new_one_is_ready_or_before_it_starts",),
     ),
     Break(
         rules("H42"),
         "an install starts a process",
-        "agent.running_set:wanted_after",
+        "nodesmith.agent.run.backend_processes:wanted_after",
         lambda original, command, running: original(command.model_copy(update={"start": True}), running),
         tests=("test_an_install_starts_nothing_unless_it_is_asked_to",),
     ),
     Break(
         rules("G2"),
         "a cancel waits its turn behind the install",
-        "bus.commands:hear",
+        "nodesmith.bus.commands:serve_subject",
         _wait_for_a_turn,
         tests=("test_a_slow_command_blocks_no_cancel",),
         waits=True,

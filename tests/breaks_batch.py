@@ -1,4 +1,4 @@
-"""Breaks in batches: the window, the turns, and what is repeated after a crash."""
+"""Breaks in batches: the window, the turns, and the recovery after a crash."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def _go_on_though_paused(original: Any, self: Any) -> Any:
 
 
 async def _keep_the_turn(_: Any, self: Any) -> None:
-    self._now.has_slot = False
+    self._run.has_slot = False
 
 
 def _draw_an_id_for_each_attempt(original: Any, batch_id: str, node_id: str) -> str:
@@ -44,7 +44,7 @@ BATCH = (
     Break(
         rules("S9 S51 H23 G11"),
         "one node after another",
-        "workflows.batch:Batch._room",
+        "nodesmith.workflows.batch:Batch._free_slots",
         _one_after_another,
         tests=("test_zero_means_all_at_once",),
         waits=True,
@@ -52,7 +52,7 @@ BATCH = (
     Break(
         rules("H27"),
         "who is away fills the window",
-        "workflows.batch:Batch._room",
+        "nodesmith.workflows.batch:Batch._free_slots",
         _count_who_is_away,
         tests=("test_absent_nodes_never_block_the_window",),
         waits=True,
@@ -60,46 +60,46 @@ BATCH = (
     Break(
         rules("H27"),
         "a turn is kept by who goes away again",
-        "workflows.batch_slot:BatchSlot.give_back",
+        "nodesmith.workflows.batch_slot:BatchSlot.release",
         _keep_the_turn,
-        tests=("test_who_goes_away_again_gives_its_turn_back",),
+        tests=("test_node_that_disconnects_again_releases_its_turn",),
         waits=True,
     ),
     Break(
         rules("G12"),
         "the window is ignored",
-        "workflows.batch:Batch._room",
+        "nodesmith.workflows.batch:Batch._free_slots",
         lambda original, self: names_of(original).options.ADMIT_AT_ONCE,
         tests=("test_no_more_than_the_window_run_at_once_and_all_get_their_turn",),
     ),
     Break(
         rules("G12"),
         "who comes back begins at once, window or not",
-        "workflows.batch_slot:BatchSlot.is_needed",
+        "nodesmith.workflows.batch_slot:BatchSlot.is_needed",
         lambda _, self: False,
-        tests=("test_nodes_that_come_back_together_take_their_turns",),
+        tests=("test_nodes_that_return_together_respect_max_parallel",),
         waits=True,
     ),
     Break(
         rules("G12"),
         "a pause and a stop are not for who comes back",
-        "workflows.batch:Batch._back",
+        "nodesmith.workflows.batch:Batch._next_returned",
         _go_on_though_paused,
-        tests=("test_a_node_that_comes_back_to_a_paused_batch_waits_for_it",),
+        tests=("test_node_that_returns_to_a_paused_batch_waits_for_it",),
     ),
     Break(
         rules("chaos"),
         "a repeated request is another batch",
-        "services.idempotency:KeyedRequest.claim",
+        "nodesmith.services.operations.idempotency:KeyedRequest.claim",
         _draw_an_id_for_each_request,
-        tests=("test_an_api_may_die_while_it_starts_a_batch",),
+        tests=("test_api_crash_at_any_step_of_a_batch_start_starts_it_once",),
     ),
     Break(
         rules("chaos"),
         "a repeated admission draws new ids",
-        "activities.batches:member_op_id",
+        "nodesmith.activities.batches:member_op_id",
         _draw_an_id_for_each_attempt,
-        tests=("test_a_worker_may_die_at_any_admission_of_a_batch",),
+        tests=("test_worker_crash_at_any_step_of_a_batch_admits_each_target_once",),
         limit_s=90,
         waits=True,
     ),

@@ -1,4 +1,4 @@
-"""Breaks in limits and defaults, and in what counts as healthy: each was once wrong without a test that failed."""
+"""Breaks in limits, defaults and health: each was once wrong without a failing test."""
 
 from datetime import timedelta
 from typing import Any
@@ -30,7 +30,7 @@ def _conditions_without_statuses(original: Any, query: Any) -> Any:
 def _all_but_pending_are_healthy(original: Any, now: Any) -> Any:
     from sqlalchemy import case, literal
 
-    from store.models import NodeRow
+    from nodesmith.store.tables.core import NodeRow
 
     return case((NodeRow.approved_at.is_(None), literal("pending")), else_=literal("healthy"))
 
@@ -44,63 +44,63 @@ LIMITS = (
     Break(
         rules("S44"),
         "a removal on a LocalAI worker gets an hour",
-        "activities.localai:REMOVAL_ANSWER_S",
+        "nodesmith.activities.localai:REMOVAL_ANSWER_S",
         lambda limit: 3600.0,
         tests=("test_localai_worker_gets_two_minutes_to_remove_a_backend",),
     ),
     Break(
         rules("S44"),
         "an unload gets an hour",
-        "services.models:THOROUGH_S",
+        "nodesmith.services.nodes.running_models:LONG_TIMEOUT_S",
         lambda limit: 3600.0,
         tests=("test_node_gets_half_a_minute_to_unload_stop_and_delete_a_model",),
     ),
     Break(
         rules("limits"),
         "a removal that somebody waits for is waited for an hour",
-        "api.parts:Parts.__init__",
+        "nodesmith.api.dependencies:Dependencies.__init__",
         lambda original, self, *args, **rest: original(self, *args, **{"patience_s": 3600.0, **rest}),
         tests=("test_removal_is_waited_for_two_minutes",),
     ),
     Break(
         rules("limits"),
         "an operation is tried a million times",
-        "contracts.temporal:Policy.max_attempts",
+        "nodesmith.contracts.temporal.operations:Policy.max_attempts",
         lambda attempts: 1_000_000,
         tests=_POLICY,
     ),
     Break(
         rules("limits"),
         "the request timeout is 10 s",
-        "contracts.temporal:Policy.request_timeout",
+        "nodesmith.contracts.temporal.operations:Policy.request_timeout",
         lambda limit: timedelta(seconds=10),
         tests=(*_POLICY, "test_install_has_the_default_limits_on_its_node"),
     ),
     Break(
         rules("limits"),
         "a node is waited for 15 minutes",
-        "contracts.temporal:Policy.wait_for_node",
+        "nodesmith.contracts.temporal.operations:Policy.wait_for_node",
         lambda limit: timedelta(minutes=15),
         tests=_POLICY,
     ),
     Break(
         rules("limits"),
         "a node is lost after a second",
-        "contracts.temporal:Policy.lost_after",
+        "nodesmith.contracts.temporal.operations:Policy.lost_after",
         lambda limit: timedelta(seconds=1),
         tests=_POLICY,
     ),
     Break(
         rules("limits"),
         "a cancel is queued behind installs",
-        "workflows.policy:cancel_on_node",
+        "nodesmith.workflows.policy:cancel_on_node",
         _on_the_queue_of_installs,
         tests=("test_cancel_has_the_control_queue_and_the_highest_priority",),
     ),
     Break(
         rules("S13"),
         "the monitor never repairs",
-        "activities.fleet:FleetActivities._look",
+        "nodesmith.activities.fleet_monitor:FleetActivities._tick",
         _do_not_repair,
         tests=(
             "test_each_tick_repairs_and_is_written_when_it_is_complete",
@@ -111,7 +111,7 @@ LIMITS = (
     Break(
         rules("limits"),
         "drained, offline and unhealthy nodes count as healthy",
-        "store.nodes:status_expression",
+        "nodesmith.store.nodes.nodes:status_expression",
         _all_but_pending_are_healthy,
         tests=(
             "test_list_by_status_has_the_nodes_of_that_status_and_no_others",
@@ -121,14 +121,14 @@ LIMITS = (
     Break(
         rules("limits"),
         "a list by status lists every node",
-        "store.node_list:_conditions",
+        "nodesmith.store.nodes.node_list:_conditions",
         _conditions_without_statuses,
         tests=("test_list_by_status_has_the_nodes_of_that_status_and_no_others",),
     ),
     Break(
         rules("limits"),
         "every node is asked what runs, healthy or not",
-        "services.models:NodeModels.everywhere",
+        "nodesmith.services.nodes.running_models:NodeModels.everywhere",
         _ask_everybody,
         tests=("test_only_healthy_nodes_are_asked_what_runs_everywhere",),
     ),

@@ -1,4 +1,4 @@
-"""Breaks in what is written of an operation: its row, the lock, the numbers of events, and the repair."""
+"""Breaks in the record of an operation: its row, the lock, the event numbers, and the repair."""
 
 import random
 from typing import Any
@@ -55,8 +55,8 @@ def _gauges_of_ended_rows(statement: Any) -> Any:
     """In SQL there is no function to replace: the condition is taken out of the text."""
     from sqlalchemy import text
 
-    from domain.operation import OPEN
-    from store.models import one_of
+    from nodesmith.domain.operation import OPEN
+    from nodesmith.store.tables.core import one_of
 
     condition = f" AND {one_of('state', OPEN)}"
     if condition not in statement.text:
@@ -66,7 +66,7 @@ def _gauges_of_ended_rows(statement: Any) -> Any:
 
 def _listed_too(state: str) -> Any:
     def widened(condition: Any) -> Any:
-        from store.models import OperationRow
+        from nodesmith.store.tables.core import OperationRow
 
         return condition | (OperationRow.state == state)
 
@@ -75,7 +75,7 @@ def _listed_too(state: str) -> Any:
 
 def _not_listed(state: str) -> Any:
     def narrowed(condition: Any) -> Any:
-        from store.models import OperationRow
+        from nodesmith.store.tables.core import OperationRow
 
         return condition & (OperationRow.state != state)
 
@@ -94,14 +94,14 @@ ROWS = (
     Break(
         rules("S13"),
         "orphans are left as they are",
-        "services.repair:Repair._end",
+        "nodesmith.services.operations.repair:Repair._end",
         _forget,
-        tests=("test_a_terminated_run_ends_as_an_honest_row_and_the_node_is_stopped",),
+        tests=("test_row_of_a_terminated_run_ends_and_the_node_is_stopped",),
     ),
     Break(
         rules("S29"),
         "the sweep ends what runs",
-        "services.repair:Repair.once",
+        "nodesmith.services.operations.repair:Repair.once",
         _end_every_row,
         tests=("test_two_repairs_at_once_are_harmless_and_open_runs_are_left_alone",),
         waits=True,
@@ -109,57 +109,63 @@ ROWS = (
     Break(
         rules("S14 H31"),
         "every request is a run of its own",
-        "runtime.temporal:TemporalRuns.start",
+        "nodesmith.runtime.temporal:TemporalRuns.start",
         _start_beside_the_lock,
         tests=("test_the_same_request_joins_what_runs",),
     ),
     Break(
         rules("G10"),
         "another intent is told as joined",
-        "services.gate:intent_of",
+        "nodesmith.services.operations.operation_lock:intent_of",
         lambda _, wanted: "the same",
         tests=("test_another_intent_is_refused_and_the_holder_named",),
     ),
     Break(
         rules("S15"),
         "a success stays listed",
-        "store.operations:IS_UNSUCCESSFUL",
+        "nodesmith.store.operations.operations:IS_UNSUCCESSFUL",
         _listed_too("succeeded"),
         tests=_LIVE_LIST,
     ),
     Break(
         rules("S17"),
         "a cancelled one stays listed",
-        "store.operations:IS_UNSUCCESSFUL",
+        "nodesmith.store.operations.operations:IS_UNSUCCESSFUL",
         _listed_too("cancelled"),
         tests=_LIVE_LIST,
     ),
-    Break(rules("S18"), "a failure is evicted", "store.operations:IS_UNSUCCESSFUL", _nothing, tests=_LIVE_LIST),
+    Break(
+        rules("S18"),
+        "a failure is evicted",
+        "nodesmith.store.operations.operations:IS_UNSUCCESSFUL",
+        _nothing,
+        tests=_LIVE_LIST,
+    ),
     Break(
         rules("S19"),
         "still installing is evicted",
-        "store.operations:IS_OPEN",
+        "nodesmith.store.operations.operations:IS_OPEN",
         _not_listed("still_installing"),
         tests=_LIVE_LIST,
     ),
     Break(
         rules("S20"),
         "what is queued is not listed",
-        "store.operations:IS_OPEN",
+        "nodesmith.store.operations.operations:IS_OPEN",
         _not_listed("queued"),
         tests=_LIVE_LIST,
     ),
     Break(
         rules("S16 H43"),
         "each replica keeps the list it made when it first looked",
-        "store.operations:OperationTable.listing",
+        "nodesmith.store.operations.operations:OperationTable.listing",
         _keep_the_first_list,
         tests=("test_what_ends_leaves_the_list_of_every_replica_and_is_in_the_history_of_each",),
     ),
     Break(
         rules("S21 stream"),
         "events are numbered without the lock",
-        "store.operations:OperationTable._write",
+        "nodesmith.store.operations.operations:OperationTable._write",
         _number_without_the_lock,
         tests=("test_reader_that_follows_by_number_misses_nothing_of_fifty_writers",),
         waits=True,
@@ -167,25 +173,25 @@ ROWS = (
     Break(
         rules("degraded"),
         "without NATS a batch goes on to the next nodes",
-        "store.operations:OperationTable.standing",
+        "nodesmith.store.operations.operations:OperationTable.states",
         _call_the_bus_away,
-        tests=("test_who_cannot_be_asked_without_nats_keeps_its_place_in_the_window",),
+        tests=("test_node_unreachable_because_of_nats_keeps_its_batch_slot",),
     ),
     Break(
         rules("chaos"),
         "a late gauge is written on a row that has ended",
-        "store.operations:_GAUGES",
+        "nodesmith.store.operations.operations:_GAUGES",
         _gauges_of_ended_rows,
         tests=("test_gauges_never_touch_an_operation_that_ended",),
     ),
     Break(
         rules("chaos"),
         "the API's own row overwrites what is there",
-        "store.operations:OperationTable.insert_queued",
+        "nodesmith.store.operations.operations:OperationTable.insert_queued",
         _overwrite_with_the_first_row,
         tests=(
             "test_api_insert_never_overwrites_the_workflow",
-            "test_a_stopped_api_that_wakes_late_changes_nothing",
+            "test_suspended_api_that_resumes_late_changes_nothing",
         ),
         limit_s=90,
     ),

@@ -31,7 +31,7 @@ async def _count_no_work(_: Any, self: Any) -> Any:
 
 
 def _only_on_a_node(_: Any) -> Any:
-    from store.models import OperationRow
+    from nodesmith.store.tables.core import OperationRow
 
     return OperationRow.dispatched_at.is_not(None)
 
@@ -69,21 +69,21 @@ STORE = (
     Break(
         rules("R9 R22 H10"),
         "a removed node stays in the registry",
-        "store.life:NodeLife.remove",
+        "nodesmith.store.nodes.lifecycle:NodeLife.remove",
         _retire_and_keep,
         tests=("test_removal_takes_all_of_it_along_and_keeps_history",),
     ),
     Break(
         rules("R17 R28"),
         "a resume approves",
-        "store.life:NodeLife.resume",
+        "nodesmith.store.nodes.lifecycle:NodeLife.resume",
         _approve_by_resume,
         tests=("test_neither_resume_approves",),
     ),
     Break(
         rules("R23"),
         "a heartbeat of a pending node changes its facts",
-        "store.nodes:_HEARTBEATS",
+        "nodesmith.store.nodes.nodes:_HEARTBEATS",
         _believe_pending_nodes,
         tests=(
             "test_heartbeat_of_a_pending_node_moves_its_time_and_no_fact",
@@ -93,56 +93,56 @@ STORE = (
     Break(
         rules("H18"),
         "a budget caps what is free, whatever is in use",
-        "domain.budget:Budget.available",
+        "nodesmith.domain.budget:Budget.available",
         _cap_the_free_reading,
         tests=("test_budget_leaves_what_is_not_in_use",),
     ),
     Break(
         rules("S62"),
         "a success can be overwritten",
-        "domain.operation:TRANSITIONS",
+        "nodesmith.domain.operation:TRANSITIONS",
         _a_success_moves_again,
         tests=("test_an_ended_operation_never_moves",),
     ),
     Break(
         rules("H33"),
         "nobody calls for the purge",
-        "services.retention:Retention.sweep",
+        "nodesmith.services.operations.retention:Retention.sweep",
         _do_not_sweep,
-        tests=("test_the_watch_over_the_fleet_purges_what_is_old",),
+        tests=("test_fleet_monitor_purges_old_operations",),
     ),
     Break(
         rules("H33"),
         "what ended is kept for ever",
-        "store.history:History.purge",
+        "nodesmith.store.operations.history:History.purge",
         _purge_nothing,
         tests=("test_old_operations_are_purged_with_their_story_and_young_ones_stay",),
     ),
     Break(
         rules("H33"),
         "the operation of a member is purged under its batch",
-        "store.history:History.purge",
+        "nodesmith.store.operations.history:History.purge",
         _purge_members_too,
         tests=("test_an_operation_stays_as_long_as_its_batch",),
     ),
     Break(
         rules("H34"),
         "pending work is not counted",
-        "store.history:History.pending",
+        "nodesmith.store.operations.history:History.pending",
         _count_no_work,
         tests=("test_pending_work_is_listed_per_node_and_per_backend",),
     ),
     Break(
         rules("H34"),
         "only what is on a node counts as work",
-        "store.history:IS_OPEN",
+        "nodesmith.store.operations.history:IS_OPEN",
         _only_on_a_node,
         tests=("test_pending_work_is_counted_per_node_and_per_backend",),
     ),
     Break(
         rules("degraded"),
         "without PostgreSQL a request is a defect of ours",
-        "store.database:_is_outage",
+        "nodesmith.store.database:_is_outage",
         lambda _, error: False,
         tests=("test_without_postgresql_everything_that_needs_it_is_503",),
     ),

@@ -1,4 +1,4 @@
-"""Breaks in what is told of operations: lists, status, in LocalAI's words and on the command line."""
+"""Breaks in the presentation of operations: lists, status, LocalAI's format and the command line."""
 
 from typing import Any
 
@@ -22,70 +22,70 @@ TOLD = (
     Break(
         rules("S6"),
         "the list does not name the node",
-        "api.localai:_theirs",
+        "nodesmith.api.localai_views:_localai_fields",
         lambda original, operation: {key: value for key, value in original(operation).items() if key != "nodeID"},
         tests=("test_live_list_reads_as_localais_and_as_ours",),
     ),
     Break(
         rules("S10"),
         "what was cancelled reads as completed",
-        "api.localai:job_status",
+        "nodesmith.api.localai_views:job_status",
         _completed_though_cancelled,
         tests=("test_job_status_is_localais",),
     ),
     Break(
         rules("S10"),
         "the status of what was cancelled does not say so",
-        "api.localai:op_status",
+        "nodesmith.api.localai_views:op_status",
         lambda original, operation: original(operation).model_copy(update={"cancelled": False}),
         tests=("test_status_of_an_operation_tells_every_state",),
     ),
     Break(
         rules("S10"),
         "a cancelled batch is watched to a success",
-        "cli.watch_batch:went_well",
+        "nodesmith.cli.output.watch_batch:is_successful",
         lambda original, batch: all(member.state in names_of(original)._SETTLED_WELL for member in batch.members),
         tests=("test_watching_a_batch_exits_with_0_only_if_it_succeeded_everywhere",),
     ),
     Break(
         rules("S52"),
         "a node that is away counts as an error",
-        "api.localai:_NODE_STATUS",
+        "nodesmith.api.localai_views:_NODE_STATUS",
         _told_as("WAITING", "error"),
         tests=_BATCH_STATUS,
     ),
     Break(
         rules("S53"),
         "still installing counts as a success",
-        "api.localai:_NODE_STATUS",
+        "nodesmith.api.localai_views:_NODE_STATUS",
         _told_as("STILL_INSTALLING", "success"),
         tests=_BATCH_STATUS,
     ),
     Break(
         rules("S54"),
         "whoever has not succeeded makes the error",
-        "api.localai:_BAD",
+        "nodesmith.api.localai_views:_BAD",
         lambda bad: (*bad, *_NOT_BAD),
         tests=_BATCH_STATUS,
     ),
     Break(
         rules("S58"),
         "the line of the node is wiped",
-        "api.localai:op_status",
+        "nodesmith.api.localai_views:op_status",
         lambda original, operation: original(operation).model_copy(update={"nodes": []}),
         tests=("test_status_of_a_running_operation_is_localais",),
     ),
     Break(
         rules("S59"),
         "the list is in no order",
-        "api.localai:list_order",
+        "nodesmith.api.localai_views:list_order",
         lambda _, operation: (0, "", operation.op_id),
         tests=("test_list_is_ordered_by_progress_then_name",),
     ),
     Break(
         rules("degraded"),
         "lists do not say how old they are",
-        "api.health:Health.down_since",
+        "nodesmith.api.health:Health.down_since",
         lambda _, self, name: None,
         tests=("test_without_temporal_writes_are_refused_and_lists_are_served",),
     ),

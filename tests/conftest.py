@@ -1,6 +1,7 @@
-"""Servers, started once a run; each test brings its own database, subjects or task queue."""
+"""Starts the real servers once per run; each test uses its own database, subjects or task queue."""
 
 import gc
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -9,13 +10,17 @@ from typing import Protocol
 import pytest
 import structlog
 
-from tests import servers
+from tests import servers, sources
 from tests.servers import NatsForTests, PostgresForTests, TemporalForTests
 
 
 def pytest_configure() -> None:
-    """A shell has its background jobs ignore Ctrl-C, and children inherit that; some tests press it."""
+    """Restore SIGINT, which shells disable for background jobs and children inherit, because some tests send it.
+
+    Also allow sources on this machine, which are refused by default.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.update(sources.ENVIRONMENT)
 
 
 class NatsFactory(Protocol):
@@ -24,14 +29,14 @@ class NatsFactory(Protocol):
 
 @pytest.fixture(scope="session", autouse=True)
 def plain_tracebacks() -> None:
-    """The default draws every local variable of every frame: eleven seconds for one logged error."""
+    """Log plain tracebacks: the default prints every local variable, which takes eleven seconds per error."""
     plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
 
 
 @pytest.fixture(scope="module", autouse=True)
 def collect_garbage() -> Iterator[None]:
-    """A leak is blamed on the module where it arises."""
+    """Collect garbage after each module, so that a leak is reported in the module that caused it."""
     yield
     gc.collect()
 
@@ -44,14 +49,14 @@ async def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIter
 
 @pytest.fixture(scope="session")
 async def nats_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NatsForTests]:
-    """Shared: never kill or restart this one."""
+    """The shared server: tests must not kill or restart it."""
     async with servers.nats(tmp_path_factory.mktemp("nats")) as server:
         yield server
 
 
 @pytest.fixture
 async def private_nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NatsFactory]:
-    """Start a server of one's own: `server = await private_nats()`; it may be killed and restarted."""
+    """Start a private server with `server = await private_nats()`; the test may kill and restart it."""
     async with AsyncExitStack() as stack:
 
         async def start() -> NatsForTests:
@@ -69,5 +74,5 @@ async def temporal_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIter
 
 @pytest.fixture(scope="session")
 def temporal_address(temporal_server: TemporalForTests) -> str:
-    """The dev server with the stack's own flags, skippable time and our search attributes."""
+    """Address of a dev server with the stack's flags, time skipping and our search attributes."""
     return temporal_server.server.address

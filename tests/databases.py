@@ -1,15 +1,15 @@
-"""Databases built by the migrations: one template a run, a copy of it for each module (20 ms)."""
+"""Databases created by the migrations: one template per run, one copy of it per module (20 ms)."""
 
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from store.database import Database
+from nodesmith.store.database import Database
 from tests.servers import PostgresForTests
 
 
 async def migrated_template(postgres: PostgresForTests) -> str:
-    """Migrate a new database and return its name; nobody may stay connected to a template."""
+    """Migrate a new database, close all connections, which a template requires, and return its name."""
     name = f"template_{secrets.token_hex(4)}"
     database = Database(await postgres.create_database(name))
     await database.migrate()

@@ -1,4 +1,4 @@
-"""From numbered rules to the tests that prove them: a test proves the rules that its docstring names."""
+"""Maps numbered rules to the tests that prove them: a test proves the rules that its docstring names."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"\b([RSHG]\d+)[a-z]?\b")
 
 @cache
 def proofs() -> Mapping[str, list[str]]:
-    """Number -> tests that name it, as file::test."""
+    """Return rule number -> tests that name it, as file::test."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for place, test in _every_test():
         for number in sorted(set(_NUMBER.findall(ast.get_docstring(test) or ""))):
@@ -22,9 +22,9 @@ def proofs() -> Mapping[str, list[str]]:
 
 
 def located(name: str) -> str:
-    """Where the test of that name is, as file::test; there is one.
+    """Return the test with that name as file::test; raise unless there is exactly one.
 
-    If two files have a test of that name, `test_file.py::test_name` tells them apart.
+    If two files have a test of that name, `test_file.py::test_name` distinguishes them.
     """
     file, _, test = name.rpartition("::")
     found = [place for place in _places().get(test, []) if place.rpartition("::")[0].endswith(file)]
@@ -34,7 +34,7 @@ def located(name: str) -> str:
 
 
 def in_order(tests: Collection[str]) -> list[str]:
-    """As they are written, file by file: pytest runs them in the order in which they are named."""
+    """Sort tests by file and position: pytest runs them in the order of its arguments."""
     return [place for place, _ in _every_test() if place in tests]
 
 
@@ -69,11 +69,10 @@ def page(
     *,
     missing: str = "not shown",
 ) -> str:
-    """The table in Markdown; what no test shows is listed with its reason."""
-    columns = ["rule", "in short", "proved by", *(["seen failing with"] if seen_failing else [])]
+    """Format the table in Markdown; rules without a test are listed with the reason."""
+    columns = ["rule", "tests", *(["fail when"] if seen_failing else [])]
     rows = [
         [
-            number,
             rule,
             _proved(number, not_shown or {}, missing),
             *([seen_failing.get(number, "")] if seen_failing else []),

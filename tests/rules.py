@@ -1,4 +1,4 @@
-"""The table from the rules about nodes to the tests that prove them: `python -m tests.rules > docs/rules-nodes.md`."""
+"""The rules about nodes and the tests that prove them, as a page: `make reference`."""
 
 import sys
 
@@ -9,65 +9,65 @@ from tests.rule_tables import proofs
 __all__ = ["NOT_DONE", "RULES", "SUPERSEDED", "page", "proofs"]
 
 RULES = {
-    "R1": "a node has an id, a unique name, and facts with limits",
-    "R2": "the statuses are pending, healthy, unhealthy, draining, offline",
-    "R5": "one value for each key of a label, within limits",
-    "R8": "whoever keeps a copy of replicas is told when they go",
-    "R9": "superseded by H10: the database cascades",
-    "R10": "a listener for replicas that go",
-    "R11": "the one place that tells it",
-    "R12": "which models a node had",
-    "R13": "simultaneous starts migrate once",
-    "R14": "registration: identity, approval, what is kept and what is taken over",
-    "R15": "the credential of a node, and taking it away",
-    "R16": "an approval is given once, to a node that waits for it",
-    "R17": "superseded by H3: no status is ever written",
-    "R18": "a node that is gone keeps its row and its approval",
-    "R22": "removing a node removes what hangs on it; unknown ones are told",
-    "R23": "a heartbeat moves the time and the figures it carries, never a status",
-    "R24": "all nodes, by name",
-    "R25": "one node by id",
-    "R26": "one node by name",
-    "R27": "nobody at a node is evidence, and deletes nothing",
-    "R28": "superseded by H3: healthy is what follows from the facts",
-    "R29": "draining: no new work, what runs goes on",
-    "R30": "silence is derived, from what was listened to",
-    "R53": "setting a label",
-    "R54": "replacing labels",
-    "R55": "removing a label",
-    "R56": "labels of a node",
-    "R57": "labels of all nodes",
-    "R58": "selecting nodes",
-    "R73": "an admin's cap of replicas",
-    "R74": "handing the cap back",
-    "R75": "clearing the cool-down of models that find no place",
-    "R76": "the list carries counts of models and of requests in flight",
-    "R77": "labels that follow from the facts",
-    "R86": "what ends a cool-down",
-    "R87": "what does not end a cool-down",
-    "R88": "the listener is told after the commit, of exactly what went",
-    "R89": "counters never go negative and never wrap",
-    "R90": "an admin's decision outlives the node's restarts",
-    "R91": "nodes that run no backends get no backend work",
-    "R92": "only healthy nodes get routes and placements",
-    "H1": "no way around the approval",
-    "H2": "recovery needs no monitor",
-    "H3": "nobody approves itself, nobody acts for another",
-    "H4": "a drain survives a registration",
-    "H5": "a node that left does not flap back",
-    "H6": "a drain cuts nothing that runs",
-    "H7": "a renewal is not a restart",
-    "H8": "a removed node is told, and stops",
-    "H10": "nothing of a removed node is left over",
-    "H18": "a budget limits what is in use, not what is free",
-    "H28": "removing a backend from a node is durable",
-    "H35": "replacing labels does not lose the automatic ones",
-    "H37": "a node that lost its GPU shows it",
-    "H38": "a reservation does not outlive a registration",
-    "H39": "nothing is counted in a process",
-    "H44": "an error inside a transaction undoes all of it",
+    "R1": "A node has an id, a unique name, and facts within limits.",
+    "R2": "The status of a node is pending, healthy, unhealthy, draining or offline.",
+    "R5": "A label key has one value; keys and values have limits.",
+    "R8": "A process that keeps a copy of a node's replicas is told when the node is removed.",
+    "R9": "The database deletes everything that belongs to a removed node.",
+    "R10": "A listener is told about replicas that are removed.",
+    "R11": "One function tells the listeners.",
+    "R12": "The registry knows which models a removed node had.",
+    "R13": "Processes that start at the same time migrate the database once.",
+    "R14": "A registration proves the identity of a node, waits for approval, and keeps what an admin decided.",
+    "R15": "A node has a credential of its own, and an admin can take it away.",
+    "R16": "An approval is given once, to a node that waits for it.",
+    "R17": "No request writes a status; a resume does not approve a node.",
+    "R18": "A node that leaves keeps its row and its approval.",
+    "R22": "The removal of a node removes everything that belongs to it; an unknown node is an error.",
+    "R23": "A heartbeat updates the time and the figures that it carries, and no status.",
+    "R24": "The list of nodes is sorted by name and has every node once.",
+    "R25": "A node can be read by its id.",
+    "R26": "A node can be read by its name.",
+    "R27": "A command that nobody at the node answers makes the node unhealthy, and deletes nothing.",
+    "R28": 'The status "healthy" is derived from facts and never written.',
+    "R29": "A draining node gets no new work, and running work continues.",
+    "R30": "Offline is derived from silence during the time in which the control plane listened.",
+    "R53": "An admin can set a label.",
+    "R54": "An admin can replace all labels that admins have set.",
+    "R55": "An admin can remove a label.",
+    "R56": "The labels of one node can be read.",
+    "R57": "The labels of all nodes can be read.",
+    "R58": "A selector chooses nodes by their labels.",
+    "R73": "An admin can limit the replicas of a model on a node.",
+    "R74": "An admin can remove that limit, and the node's own value counts again.",
+    "R75": "An admin can end the cool-down of models that find no node.",
+    "R76": "The list of nodes has the number of models and of requests in flight.",
+    "R77": "Some labels follow from the facts of a node.",
+    "R86": "A node that becomes available ends a cool-down.",
+    "R87": "Other changes do not end a cool-down.",
+    "R88": "Listeners are told after the commit, and about exactly what was removed.",
+    "R89": "Counters are never negative and never overflow.",
+    "R90": "An admin's decision survives restarts of the node.",
+    "R91": "Nodes that run no backends get no backend operations.",
+    "R92": "Only healthy nodes get routes and placements.",
+    "H1": "No request avoids the approval of a node.",
+    "H2": "A node that returns is healthy without the help of a monitor.",
+    "H3": "No node approves itself, and no node acts for another node.",
+    "H4": "A drain survives a registration.",
+    "H5": "A node that left stays offline until it registers again.",
+    "H6": "A drain stops nothing that runs.",
+    "H7": "The renewal of a credential is not a restart.",
+    "H8": "A removed node is told, and stops.",
+    "H10": "Nothing of a removed node is left in the database.",
+    "H18": "A VRAM budget limits the memory in use, not the free memory.",
+    "H28": "The removal of a backend from a node is durable.",
+    "H35": "Replacing labels keeps the automatic labels.",
+    "H37": "A node that lost its GPU shows it in its labels.",
+    "H38": "A reservation ends with the registration of its node.",
+    "H39": "No counter lives in the memory of a process.",
+    "H44": "An error in a transaction undoes the whole transaction.",
 }
-"""The numbers that concern nodes, each in a few words."""
+"""Number in the docstrings of tests -> the rule. R: what a registry of nodes does; H: weaknesses to avoid."""
 
 _REPLICAS = "Nodesmith keeps no replicas of models yet, so nobody has to be told that they are gone"
 _PLACEMENT = "Nodesmith places no models yet, so nothing is cooled down, reserved or routed"
@@ -78,20 +78,19 @@ NOT_DONE = {
 }
 """Rules for which no test can fail yet, each with the reason."""
 
-SUPERSEDED = tuple(number for number, rule in RULES.items() if rule.startswith("superseded"))
+SUPERSEDED = ("R9", "R17", "R28")
+"""Rules that Nodesmith keeps in another way than LocalAI: the sentence says what holds here."""
 
 _INTRODUCTION = """\
-# The rules about nodes, and the tests that prove them
+# Rules about nodes
 
-Generated from the docstrings of the tests by `python -m tests.rules > docs/rules-nodes.md`; a test fails when it is
-old. R: what a registry of nodes has to do. H: weaknesses of others that must not exist here. *Superseded*: the test
-shows what takes the rule's place, and was seen failing. *Not done*: no test can fail for this rule yet. *Seen failing
-with*: what was broken when the tests of that rule failed; `python -m tests.breaking R23` breaks it again, on a copy.
+Generated from the docstrings of the tests by `make reference`. A test fails when this page is out of date. The last
+column says how the code was broken to see the tests fail (`make breaks`).
 """
 
 
 def page() -> str:
-    return table(_INTRODUCTION, RULES, NOT_DONE, SEEN_FAILING, missing="not done")
+    return table(_INTRODUCTION, RULES, NOT_DONE, SEEN_FAILING, missing="not done yet")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The table of rules about operations: `python -m tests.rules_operations > docs/rules-operations.md`."""
+"""The rules about operations and the tests that prove them, as a page: `make reference`."""
 
 import sys
 from collections.abc import Iterator
@@ -8,99 +8,99 @@ from tests.rule_tables import located
 from tests.rule_tables import page as table
 
 RULES = {
-    "S1": "an install answers 202 at once and never waits for the node",
-    "S2": "neither backend nor uri: 400",
-    "S3": "one target is one node; no target is everybody",
-    "S4": "one backend on two nodes at once: two jobs, none lost",
-    "S5": "superseded by design 4: the key is a workflow id, made by one function and parsed by nobody",
-    "S6": "the list names the node in a field of its own, and the bare backend",
-    "S7": "the worker's own words reach the operation; only the failed nodes are tried again",
-    "S8": "nobody has to look for the work to go on",
-    "S9": "superseded by H22: all at once, and nobody gives up by a stopwatch",
-    "S10": "cancelled is not shown as success",
-    "S11": "a cancel of what still waits ends it",
-    "S12": "a direct uri: name, else what the uri says, is the key",
-    "S13": "what was orphaned gets an end by itself",
-    "S14": "a duplicate dispatch is the same operation",
-    "S15": "what succeeded leaves the live list by itself",
-    "S16": "every replica shows the same",
-    "S17": "what was cancelled leaves the live list",
-    "S18": "what failed stays until dismissed",
-    "S19": "what is still installing stays listed",
-    "S20": "what is queued is listed as waiting",
-    "S21": "many readers and writers at once",
-    "S22": "an upgrade streams its progress as an install does",
-    "S23": "we listen before we send",
-    "S24": "one progress subject for all kinds",
-    "S25": "superseded by G9: also a repeated try reports progress",
-    "S26": "draining ends what waits",
-    "S27": "superseded by G5: an absent node is waited for",
-    "S28": "superseded by G5: an unreachable node is waited for",
-    "S29": "no sweep ends what runs",
-    "S30": "a cancel outlives a restart",
-    "S31": "superseded by G4: nothing is orphaned, so nothing is reaped after half an hour",
-    "S32": "the card of a failed operation does not spin",
-    "S33": "version and badge refresh by themselves",
-    "S34": "each mended bug has a test that failed first",
-    "S35": "an install of what is there changes nothing",
-    "S36": "superseded by H40: an upgrade has a subject of its own, and keeps serving",
-    "S37": "a worker without the upgrade subject gets an install with force",
-    "S38": "no answer in time is `still installing`",
-    "S39": "a timeout is recognised as one, whatever its shape",
-    "S40": "progress is heard when there is some; a silent worker is fine",
-    "S41": "malformed and stale progress is dropped; a slow reader stalls nobody",
-    "S42": "a model is unloaded on every node that has it; who fails is skipped, and named",
-    "S43": "stop is fire-and-forget, of one or of everything",
-    "S44": "bounds of the direct requests",
-    "S45": "superseded by design 5: the workflow attaches again instead of pushing a retry",
-    "S46": "agent nodes are skipped, and named",
-    "S47": "nobody at the node is evidence",
-    "S48": "ten failures are a dead letter; superseded: it is kept and can be driven again",
-    "S49": "superseded: work for nobody is refused at admission, so there is nothing to prune",
-    "S50": "names of earlier features",
-    "S51": "superseded by H23 and G11: nodes are visited side by side; pending ones are skipped",
-    "S52": "an absent node is `queued`, not an error",
-    "S53": "per node: success, still running, or error",
-    "S54": "only hard failures make the error, each with its node's name",
-    "S55": "an upgrade goes only where it is installed",
-    "S56": "lists are asked of the nodes; who is away is noted",
-    "S57": "what the list shows as done is not done again",
-    "S58": "the line of each node is in the status",
-    "S59": "fields and order of the live list",
-    "S60": "queued: always cancellable; a running removal never",
-    "S61": "a crash of one handler fails only its own operation",
-    "S62": "a settled end is never overwritten",
-    "S63": "a hardware-specific build never goes to everybody",
-    "H20": "no success with zero nodes",
-    "H21": "the soft state is visible and becomes the real outcome",
-    "H22": "no false failure by a client's stopwatch",
-    "H23": "nodes work side by side",
-    "H24": "the same backend on another node is never taken for a duplicate",
-    "H25": "uri, name and alias survive retries",
-    "H26": "a soft timeout is no attempt",
-    "H27": "one slow node delays no other",
-    "H30": "a forced reinstall reinstalls",
-    "H31": "duplicates are recognised by the server",
-    "H33": "old operations are purged",
-    "H34": "pending work is visible",
-    "H40": "an upgrade cuts no request and brings back what ran",
-    "H41": "the guard for hardware-specific builds is on every way",
-    "H42": "an install starts no process",
-    "H43": "there is one copy of the truth",
-    "G1": "a cancel reaches the node",
-    "G2": "a cancel waits behind nothing",
-    "G3": "what was cancelled never comes back",
-    "G4": "an operation survives the death of any process",
-    "G5": "an absent node is waited for",
-    "G6": "a retry has the uri, the name and the alias",
-    "G7": "a refused removal is a failure",
-    "G8": "still installing is never counted as an attempt",
-    "G9": "a retry reports progress",
-    "G10": "duplicates are told by node, backend and intent, and never look like success",
-    "G11": "no lock around everybody's retries",
-    "G12": "a window, a limit of failures, selectors, pause; waves and canaries come with rollouts",
+    "S1": "An install is answered with 202 at once; the API never waits for the node.",
+    "S2": "A request with neither backend nor uri is a 400.",
+    "S3": "A request with one target goes to one node; a request without a target goes to all nodes.",
+    "S4": "One backend on two nodes at the same time is two jobs, and none is lost.",
+    "S5": "The lock is a workflow id of node and family; one function makes it and nobody parses it.",
+    "S6": "The list has the node in a field of its own, and the plain name of the backend.",
+    "S7": "The error text of a worker reaches the operation, and a retry goes only to the nodes that failed.",
+    "S8": "Work continues although nobody reads its state.",
+    "S9": "All nodes of a batch may work at the same time, and no fixed time ends the batch.",
+    "S10": "A cancelled operation is not shown as a success.",
+    "S11": "A cancel ends an operation that still waits.",
+    "S12": "An install by uri uses the given name, else the name in the uri, as its key.",
+    "S13": "An operation without a run gets an end by itself.",
+    "S14": "A duplicate request joins the same operation.",
+    "S15": "A succeeded operation leaves the live list by itself.",
+    "S16": "Every replica shows the same list.",
+    "S17": "A cancelled operation leaves the live list.",
+    "S18": "A failed operation stays on the live list until somebody dismisses it.",
+    "S19": "An operation that is still installing stays on the live list.",
+    "S20": "A queued operation is listed as waiting.",
+    "S21": "Many readers and writers at the same time miss no event.",
+    "S22": "An upgrade streams its progress as an install does.",
+    "S23": "The control plane subscribes before it sends a command.",
+    "S24": "All kinds of operations report progress on one subject.",
+    "S25": "A second attempt reports progress as the first one did.",
+    "S26": "A drain ends operations that wait for the node.",
+    "S27": "An operation waits for an absent node.",
+    "S28": "An operation waits for a node that cannot be reached.",
+    "S29": "No repair ends an operation that runs.",
+    "S30": "A cancel survives a restart of the worker.",
+    "S31": "The death of any process leaves no operation without a run.",
+    "S32": "The console does not show a failed operation as running.",
+    "S33": "The console updates version and badge by itself.",
+    "S34": "Each corrected bug has a test that failed first.",
+    "S35": "An install of what is installed changes nothing.",
+    "S36": "An upgrade has its own subject, and the backend serves meanwhile.",
+    "S37": "A LocalAI worker without the upgrade subject gets an install with force.",
+    "S38": "An operation without an answer in time is still installing, and has not failed.",
+    "S39": "A timeout of the bus is recognised, whatever its type.",
+    "S40": "Progress is read if there is some; a worker without progress is fine.",
+    "S41": "Malformed and stale progress is dropped, and a slow reader delays nobody.",
+    "S42": "A model is unloaded on every node that has it; nodes that fail are named.",
+    "S43": "A stop of one backend, or of all, is sent and not waited for.",
+    "S44": "Direct requests to nodes have time limits.",
+    "S45": "After a timeout the workflow attaches to the node again, and starts no second attempt.",
+    "S46": "Nodes that run no backends are left out, and named.",
+    "S47": "A command that nobody at the node answers is evidence that the node is unreachable.",
+    "S48": "After ten failed attempts an operation is a dead letter, which is kept and can be retried.",
+    "S49": "A request for a node that may not get work is refused at admission.",
+    "S50": "Names of earlier features are listed.",
+    "S51": "Nodes are visited in parallel, and pending nodes are left out.",
+    "S52": "An operation for an absent node is queued, and no error.",
+    "S53": "Each node of a batch shows success, still running, or an error.",
+    "S54": "Only final failures make the error of a batch, each with the name of its node.",
+    "S55": "An upgrade goes only to nodes that have the backend.",
+    "S56": "The nodes are asked for their lists, and absent nodes are noted.",
+    "S57": "What the inventory shows as installed is not installed again.",
+    "S58": "The status has a line for each node.",
+    "S59": "The live list has fixed fields and a fixed order.",
+    "S60": "A queued operation can always be cancelled; a running removal never.",
+    "S61": "A crash in one handler fails only its own operation.",
+    "S62": "A recorded end is never overwritten.",
+    "S63": "A build for certain hardware never goes to all nodes.",
+    "H20": "A batch with no nodes is no success.",
+    "H21": '"Still installing" is visible, and becomes the real outcome.',
+    "H22": "No timer of a client makes an operation fail.",
+    "H23": "Nodes of a batch work in parallel.",
+    "H24": "The same backend on another node is no duplicate.",
+    "H25": "Uri, name and alias survive retries.",
+    "H26": "A timeout is no attempt.",
+    "H27": "A slow node delays no other node.",
+    "H30": "A forced install installs again.",
+    "H31": "The server recognises duplicates.",
+    "H33": "Old operations are deleted.",
+    "H34": "Pending work is visible.",
+    "H40": "An upgrade interrupts no request, and starts again what ran.",
+    "H41": "Every route has the guard for hardware-specific builds.",
+    "H42": "An install starts no process unless it is asked to.",
+    "H43": "There is one place that knows the state of an operation.",
+    "G1": "A cancel reaches the node.",
+    "G2": "A cancel waits for no other work.",
+    "G3": "A cancelled operation never starts again.",
+    "G4": "An operation survives the death of any process.",
+    "G5": "An operation waits for an absent node.",
+    "G6": "A retry has the uri, the name and the alias of the original.",
+    "G7": "A refused removal is a failure.",
+    "G8": '"Still installing" is never counted as an attempt.',
+    "G9": "A retry reports progress.",
+    "G10": "Duplicates are recognised by node, backend and intent, and are not shown as a success.",
+    "G11": "No lock is shared by the retries of all nodes.",
+    "G12": "A batch has a limit of parallel nodes, a limit of failures, a selector and a pause.",
 }
-"""The numbers that concern operations, each in a few words."""
+"""Number in the docstrings of tests -> the rule. S: what operations do; H and G: weaknesses and gaps to avoid."""
 
 NOT_SHOWN = {
     "S32": "part of the console",
@@ -110,24 +110,20 @@ NOT_SHOWN = {
 }
 
 INTRODUCTION = """\
-# The rules about operations, and the tests that prove them
+# Rules about operations
 
-Generated from the docstrings of the tests by `python -m tests.rules_operations > docs/rules-operations.md`; a test
-fails when it is old, or when a rule has no test. S: what operations have to do. H and G: weaknesses and gaps of others
-that must not exist here. *Superseded*: the test shows what takes the rule's place. *Seen failing with*: what was
-broken in the code, mostly as others have it, when the tests of that rule failed; `python -m tests.breaking S14` breaks
-it again, on a copy.
+Generated from the docstrings of the tests by `make reference`. A test fails when this page is out of date, or when a
+rule has no test. The last column says how the code was broken to see the tests fail (`make breaks`).
 """
 
 BEYOND_NUMBERS = """
-## Promises without a number
+## Further promises
 
-The event stream; what is degraded while a server is away; processes that are killed or stopped at any moment; limits;
-dispatch and the end of an operation (`dispatch`); stores that were restored to an older copy (`restored`);
-`Idempotency-Key`; retry and repair of batches. `python -m tests.breaking stream` (`degraded`, `chaos`, `limits`,
-`dispatch`, `restored`, `idempotency`, `batches`) breaks them again.
+The event stream; degraded service while a server is away; killed and stopped processes (`chaos`); limits; dispatch and
+the end of an operation; stores that were restored to an older copy; idempotency keys; retry and repair of batches.
+`python -m tests.breaking TOPIC` breaks the code of one topic again, on a copy.
 
-| about | proved by | seen failing with |
+| topic | tests | fail when |
 |---|---|---|
 """
 

@@ -1,19 +1,22 @@
-"""Real servers for tests: the stack's own, on free ports, in a folder of the test run."""
+"""Real servers for tests: the stack's embedded servers on free ports, in a folder of the test run."""
 
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 
-from bus.credentials import CredentialIssuer, Trust, new_trust
-from stack import servers
-from stack.child import Child
-from stack.nats import NatsServer
-from stack.postgres import PostgresServer
-from stack.servers import LOOPBACK
-from stack.temporal import TemporalServer
+from nodesmith.bus.credentials import CredentialIssuer, Trust, new_trust
+from nodesmith.bus.nkeys import KeyPair, Role
+from nodesmith.domain.node import NatsCredential, NodeKey, Protocol
+from nodesmith.stack.processes.child import Child
+from nodesmith.stack.servers import embedded
+from nodesmith.stack.servers.embedded import LOOPBACK
+from nodesmith.stack.servers.nats import NatsServer
+from nodesmith.stack.servers.postgres import PostgresServer
+from nodesmith.stack.servers.temporal import TemporalServer
 
 _DISPOSABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
@@ -27,7 +30,7 @@ def free_port() -> int:
 
 @dataclass
 class PostgresForTests:
-    """A cluster; each test module asks for a database of its own."""
+    """A PostgreSQL cluster; each test module creates its own database."""
 
     server: PostgresServer
     child: Child
@@ -36,19 +39,39 @@ class PostgresForTests:
         return self.server.url(database)
 
     async def create_database(self, name: str = "", *, template: str = "template1") -> str:
-        """Make a database (a copy of `template`, 20 ms) and return its url."""
+        """Create a database as a copy of `template` (20 ms) and return its URL."""
         name = name or f"test_{secrets.token_hex(6)}"
         await self.server.create_database(name, template=template)
         return self.url(name)
 
 
+class IssuerForTests(CredentialIssuer):
+    """Creates one key per node, as an agent does, and stores all public keys, as the registry does."""
+
+    def __init__(self, account_seed: str) -> None:
+        super().__init__(account_seed)
+        self.keys: dict[str, NodeKey] = {}
+        self._made: dict[str, KeyPair] = {}
+
+    def node_credential(
+        self, node_id: str, *, lifetime: timedelta, user: str = "", protocol: int = Protocol.NODESMITH
+    ) -> NatsCredential:
+        key = self._made.setdefault(node_id, KeyPair.create(Role.USER))
+        self.keys[node_id] = NodeKey(Protocol(protocol), user or key.public)
+        made = super().node_credential(node_id, lifetime=lifetime, user=user or key.public)
+        return made if user else replace(made, seed=key.seed)
+
+    async def keys_of(self, node_ids: Sequence[str]) -> dict[str, NodeKey]:
+        return {node_id: self.keys[node_id] for node_id in node_ids if node_id in self.keys}
+
+
 @dataclass
 class NatsForTests:
-    """A NATS server with keys of its own; `kill` and `restart` are for private instances only."""
+    """A NATS server with its own keys; `kill` and `restart` are for private instances only."""
 
     server: NatsServer
     trust: Trust
-    issuer: CredentialIssuer
+    issuer: IssuerForTests
     child: Child
 
     @property
@@ -56,14 +79,14 @@ class NatsForTests:
         return self.server.url
 
     async def kill(self) -> None:
-        """As kill -9 does it."""
+        """Kill the server with SIGKILL."""
         self.child.kill()
         await self.child.wait()
 
     async def restart(self) -> None:
-        """Stop it if it runs, and start it again on the same port with the same keys."""
+        """Stop the server if it runs, and start it again on the same port with the same keys."""
         await self.child.stop()
-        self.child = await servers.start(self.server)
+        self.child = await embedded.start(self.server)
 
 
 @dataclass
@@ -81,7 +104,7 @@ async def postgres(folder: Path) -> AsyncIterator[PostgresForTests]:
         log=folder / "postgres.log",
         settings=_DISPOSABLE,
     )
-    async with servers.running(server) as child:
+    async with embedded.running(server) as child:
         yield PostgresForTests(server, child)
 
 
@@ -89,7 +112,7 @@ async def postgres(folder: Path) -> AsyncIterator[PostgresForTests]:
 async def nats(folder: Path) -> AsyncIterator[NatsForTests]:
     trust = new_trust()
     server = NatsServer(folder=folder, port=free_port(), trust=trust, log=folder / "nats.log")
-    running = NatsForTests(server, trust, CredentialIssuer(trust.account_seed), await servers.start(server))
+    running = NatsForTests(server, trust, IssuerForTests(trust.account_seed), await embedded.start(server))
     try:
         yield running
     finally:
@@ -98,15 +121,14 @@ async def nats(folder: Path) -> AsyncIterator[NatsForTests]:
 
 @asynccontextmanager
 async def temporal(folder: Path, **settings: str) -> AsyncIterator[TemporalForTests]:
-    """With the stack's own settings, and time that tests can skip; `settings` are more of the dynamic configuration."""
+    """Run a server with the stack's settings and time skipping; `settings` extends the dynamic configuration."""
     server = TemporalServer(
         database=folder / "temporal.db",
         port=free_port(),
-        ui_port=free_port(),
-        http_port=free_port(),
+        web_port=free_port(),
         metrics_port=free_port(),
         log=folder / "temporal.log",
         dynamic_config={"frontend.WorkflowTimeSkippingEnabled": "true", **settings},
     )
-    async with servers.running(server) as child:
+    async with embedded.running(server) as child:
         yield TemporalForTests(server, child)

@@ -1,6 +1,7 @@
-"""What the import linter cannot see, and that the linter itself sees what it should."""
+"""Checks that the import linter cannot make, and a test that the linter detects violations."""
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -13,9 +14,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES = PROJECT["tool"]["importlinter"]["root_packages"]
-BESIDE = {"tests", "benchmarks"}
-"""folders with Python that are no part of the product"""
+PACKAGE = ROOT / "src" / "nodesmith"
+PACKAGES = sorted(link.name for link in PACKAGE.iterdir() if link.is_symlink())
+"""the product's folders: `nodesmith.<folder>` is a symbolic link to each"""
+BESIDE = {"tests", "benchmarks", "src"}
+"""folders with Python code outside the product, and the folder of the symbolic links"""
 
 
 def committed_files() -> list[Path]:
@@ -39,9 +42,21 @@ def test_every_folder_with_python_is_in_the_import_contracts() -> None:
     assert {top_folder(path) for path in sources()} - BESIDE == set(PACKAGES)
 
 
-def test_every_folder_with_python_is_type_checked_and_shipped() -> None:
-    assert set(PACKAGES) <= set(PROJECT["tool"]["mypy"]["files"])
-    assert set(PACKAGES) == set(PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+def test_every_folder_of_the_product_is_linked_type_checked_and_shipped_by_one_name() -> None:
+    assert all((PACKAGE / name).resolve() == ROOT / name for name in PACKAGES)
+    assert "src/nodesmith" in PROJECT["tool"]["mypy"]["files"]
+    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["src/nodesmith"]
+    assert PROJECT["tool"]["importlinter"]["root_package"] == "nodesmith"
+
+
+def test_ruff_bans_the_folders_as_import_names() -> None:
+    assert set(PROJECT["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"]) == set(PACKAGES)
+
+
+def test_a_folder_is_not_importable_by_its_own_name_outside_of_the_clone(tmp_path: Path) -> None:
+    for name in PACKAGES:
+        done = subprocess.run([sys.executable, "-c", f"import {name}"], cwd=tmp_path, capture_output=True, check=False)
+        assert b"ModuleNotFoundError" in done.stderr, name
 
 
 def test_every_package_marker_is_empty() -> None:
@@ -49,13 +64,13 @@ def test_every_package_marker_is_empty() -> None:
     assert not written
 
 
-def test_no_folder_is_a_drawer_for_what_nobody_could_name() -> None:
+def test_no_folder_has_a_catch_all_name() -> None:
     drawers = {"utils", "util", "common", "helpers", "misc"}
     assert not [path for path in sources() if drawers & {path.stem, *path.relative_to(ROOT).parts}]
 
 
 def test_every_test_folder_is_a_package() -> None:
-    """Without, tests/api would shadow api."""
+    """Otherwise tests/api would shadow api."""
     folders = {path.parent for path in sources() if top_folder(path) == "tests"}
     assert not [folder for folder in folders if not (folder / "__init__.py").exists()]
 
@@ -64,36 +79,52 @@ def test_every_test_folder_is_a_package() -> None:
 
 
 def imported(path: Path) -> set[str]:
+    """Return the packages that a module imports: ours with their folder, others by their first name."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names.add((node.module or "").partition(".")[0])
-    return names
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {".".join(name.split(".")[: 2 if name.startswith("nodesmith.") else 1]) for name in names}
 
 
 def test_the_domain_needs_the_standard_library_only() -> None:
-    allowed = sys.stdlib_module_names | {"domain"}
+    allowed = sys.stdlib_module_names | {"nodesmith.domain"}
     foreign = {path.name: imported(path) - allowed for path in sources() if top_folder(path) == "domain"}
     assert not {name: names for name, names in foreign.items() if names}
 
 
 def test_the_launcher_of_children_needs_the_standard_library_only() -> None:
     """It runs between fork and exec, without our packages on its path."""
-    assert imported(ROOT / "stack" / "launch.py") <= sys.stdlib_module_names
+    assert imported(ROOT / "stack" / "processes" / "launch.py") <= sys.stdlib_module_names
 
 
-@pytest.mark.parametrize("module", ["agent.main", "agent.simulator"])
-def test_a_node_carries_nothing_of_the_control_plane(module: str) -> None:
+@pytest.mark.parametrize("module", ["nodesmith.agent.main", "nodesmith.agent.simulator.simulation"])
+def test_agent_imports_nothing_of_the_control_plane(module: str) -> None:
     script = f"import sys, {module}; print({{'temporalio', 'sqlalchemy', 'psycopg', 'fastapi'}} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     assert loaded.stdout.strip() == "set()"
 
 
+PRINTS = {"print", "typer.echo", "typer.secho", "click.echo", "Console", "sys.stdout.write", "sys.stderr.write"}
+
+
+def called(path: Path) -> set[str]:
+    calls = (node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    return {ast.unparse(function) for function in calls}
+
+
+def test_the_command_line_prints_in_one_place() -> None:
+    """That module makes the text of nodes and backends safe for a terminal."""
+    modules = [path for path in sources() if top_folder(path) == "cli" and path.name != "terminal.py"]
+    assert not {path.name: called(path) & PRINTS for path in modules if called(path) & PRINTS}
+
+
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
     linter = Path(sys.executable).with_name("lint-imports")
-    return subprocess.run([linter], cwd=folder, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src")}
+    return subprocess.run([linter], cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +134,7 @@ def copy_of_the_sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
         target = copy / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
+    shutil.copytree(ROOT / "src", copy / "src", symlinks=True)
     return copy
 
 
@@ -114,19 +146,19 @@ def test_the_sources_keep_the_import_contracts(copy_of_the_sources: Path) -> Non
 @pytest.mark.parametrize(
     ("module", "bad_import", "contract"),
     [
-        ("domain", "import contracts.words", "Imports go down only"),
-        ("contracts", "import store.database", "Imports go down only"),
-        ("store", "import bus.connection", "Imports go down only"),
-        ("services", "import activities", "Imports go down only"),
-        ("stack", "import cli.main", "Imports go down only"),
+        ("domain", "import nodesmith.contracts.words", "Imports go down only"),
+        ("contracts", "import nodesmith.store.database", "Imports go down only"),
+        ("store", "import nodesmith.bus.connection", "Imports go down only"),
+        ("services", "import nodesmith.activities", "Imports go down only"),
+        ("stack", "import nodesmith.cli.main", "Imports go down only"),
         ("services", "import nats", "Orchestration, effects and use cases know no driver"),
         ("workflows", "import sqlalchemy", "Orchestration, effects and use cases know no driver"),
         ("agent", "import temporalio.client", "The agent is another machine"),
-        ("agent", "import contracts.temporal", "The agent is another machine"),
-        ("cli", "import store.database", "The command line is a client"),
+        ("agent", "import nodesmith.contracts.temporal.operations", "The agent is another machine"),
+        ("cli", "import nodesmith.store.database", "The command line is a client"),
     ],
 )
-def test_an_import_that_goes_up_breaks_its_contract(
+def test_upward_import_violates_its_contract(
     copy_of_the_sources: Path, module: str, bad_import: str, contract: str
 ) -> None:
     bad = copy_of_the_sources / module / "goes_up.py"
@@ -139,10 +171,10 @@ def test_an_import_that_goes_up_breaks_its_contract(
     assert f"{contract} BROKEN" in done.stdout
 
 
-# what is committed, and what is shipped
+# committed and shipped files
 
-# Where packages come from is the machine's business. (A gallery's image reference is data, and its default host too.)
-# Spelled in parts, so that this file does not hold what it forbids.
+# The machine configures the package registry. (A gallery's image reference and its default host are data.)
+# Split into parts, so that this file does not contain the forbidden names itself.
 REGISTRIES = ["py" + "pi.org", "python" + "hosted", "npm" + "js.org", "npm" + "js.com", "yarn" + "pkg.com"]
 REGISTRIES += ["artifact" + "ory", "jf" + "rog", "deb.deb" + "ian", "proxy.go" + "lang"]
 MACHINE = [f"{ROOT}/", f"{Path.home()}/.", "/wo" + "rk/main", "/wo" + "rk/shared"]
@@ -183,5 +215,5 @@ def test_the_wheel_carries_the_built_in_backends_and_no_tests(tmp_path: Path) ->
     with zipfile.ZipFile(wheel) as archive:
         carried = set(archive.namelist())
     data = [path for path in committed_files() if top_folder(path) in PACKAGES]
-    assert {path.relative_to(ROOT).as_posix() for path in data} <= carried
-    assert {name.partition("/")[0] for name in carried if "dist-info" not in name} == set(PACKAGES)
+    assert {f"nodesmith/{path.relative_to(ROOT).as_posix()}" for path in data} <= carried
+    assert {name.partition("/")[0] for name in carried if "dist-info" not in name} == {"nodesmith"}

@@ -1,4 +1,4 @@
-"""Every deliberate break fits the code as it is; that its tests fail with it is seen by `make breaks`."""
+"""Every deliberate break matches the current code; `make breaks` verifies that its tests fail with it."""
 
 import pytest
 
@@ -9,8 +9,8 @@ from tests.rule_tables import located, proofs
 
 
 @pytest.mark.parametrize("each", BREAKS, ids=lambda each: each.what)
-def test_break_fits_the_code(each: Break) -> None:
-    """Who moves its target points the break to the new place, and sees the test fail again."""
+def test_break_matches_the_code(each: Break) -> None:
+    """After moving a target, update the break and check that its tests fail again."""
     check(each)
     assert each.tests
     for test in each.tests:
@@ -40,9 +40,12 @@ def _anything(target: str) -> Break:
     ("target", "why"),
     [
         ("services.nowhere:f", "No module named"),
-        ("services.repair:Repair.nowhere", "there is no services.repair:Repair.nowhere"),
-        ("services.repair:Nobody.once", "no 'Nobody'"),
-        ("services.repair:Repair._has_ended", "has no parameter 'node'"),
+        (
+            "nodesmith.services.operations.repair:Repair.nowhere",
+            "there is no nodesmith.services.operations.repair:Repair.nowhere",
+        ),
+        ("nodesmith.services.operations.repair:Nobody.once", "no 'Nobody'"),
+        ("nodesmith.services.operations.repair:Repair._has_ended", "has no parameter 'node'"),
     ],
 )
 def test_break_without_a_target_is_an_error(target: str, why: str) -> None:
@@ -51,13 +54,19 @@ def test_break_without_a_target_is_an_error(target: str, why: str) -> None:
 
 
 def test_break_that_cannot_take_every_argument_is_an_error() -> None:
-    """It would fail its tests by a call that does not fit, and prove nothing."""
-    short = Break(("none",), "short", "services.repair:Repair._has_ended", lambda original, self: None, tests=())
+    """Its tests would fail because of a mismatched call, and prove nothing."""
+    short = Break(
+        ("none",),
+        "short",
+        "nodesmith.services.operations.repair:Repair._has_ended",
+        lambda original, self: None,
+        tests=(),
+    )
     with pytest.raises(Unresolvable, match="does not take the parameter 'row'"):
         check(short)
 
 
-def test_test_whose_name_two_files_have_is_told_by_its_file() -> None:
+def test_ambiguous_test_name_is_resolved_by_its_file() -> None:
     name = "test_cancel_reaches_node_after_worker_crash_during_dispatch"
     with pytest.raises(LookupError, match="2 tests have the name"):
         located(name)
@@ -65,7 +74,9 @@ def test_test_whose_name_two_files_have_is_told_by_its_file() -> None:
 
 
 def test_break_that_changes_nothing_is_an_error() -> None:
-    same = Break(("none",), "nothing", "services.batch_planning:NEEDS_IT_INSTALLED", lambda kinds: kinds, tests=())
+    same = Break(
+        ("none",), "nothing", "nodesmith.services.batches.planning:REQUIRES_INSTALLED", lambda kinds: kinds, tests=()
+    )
     with pytest.raises(Unresolvable, match="changes nothing"):
         check(same)
 

@@ -1,4 +1,4 @@
-"""What nobody calls is not kept: functions and methods of the product that are named only where they are defined."""
+"""The product has no dead code: no function or method that is named only where it is defined."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ def sources(*folders: str) -> Iterator[Path]:
 
 
 def defined_in(path: Path) -> Iterator[tuple[str, str]]:
-    """Name and place of each function and method; what a decorator registers has a caller."""
+    """Yield name and place of each function and method; a function registered by a decorator has a caller."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not _is_registered(node):
             yield node.name, f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
@@ -31,12 +31,12 @@ def _is_registered(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def test_every_function_is_named_where_it_is_not_defined() -> None:
-    said = Counter(word for path in sources(*PRODUCT) for word in re.findall(r"\b[A-Za-z_]\w*\b", path.read_text()))
+    used = Counter(word for path in sources(*PRODUCT) for word in re.findall(r"\b[A-Za-z_]\w*\b", path.read_text()))
     defined = Counter(name for path in sources(*PRODUCT) for name, _ in defined_in(path))
     dead = [
         place
         for path in sources(*LAYERS)
         for name, place in defined_in(path)
-        if said[name] <= defined[name] and name not in CALLED_BY_NAME
+        if used[name] <= defined[name] and name not in CALLED_BY_NAME
     ]
     assert not dead

@@ -1,4 +1,4 @@
-"""Every rule about nodes has a test, and the table in the documentation is the one that the tests make."""
+"""Every rule about nodes has a test, and the table in the documentation is up to date."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from tests import rules
 from tests.breaks import SEEN_FAILING
 
-PAGE = Path(__file__).parent.parent / "docs" / "rules-nodes.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "rules-nodes.md"
 
 
 @pytest.mark.parametrize("number", rules.RULES)
@@ -17,15 +17,15 @@ def test_rule_is_proved_by_a_test_or_not_done(number: str) -> None:
 
 @pytest.mark.parametrize("number", rules.SUPERSEDED)
 def test_test_of_a_superseded_rule_was_seen_failing(number: str) -> None:
-    """A test that cannot fail for a rule does not show what takes its place: then the rule is not done."""
+    """A superseded rule counts as done only if its test was seen failing."""
     assert number in SEEN_FAILING
 
 
 @pytest.mark.parametrize("number", ["R8", "R10", "R11", "R12", "R75", "R76", "R86", "R87", "R88", "R89", "R92", "H38"])
 def test_rules_about_models_and_their_places_are_not_done(number: str) -> None:
-    """Whoever does one takes it out of NOT_DONE, and out of this list, with the test that failed before."""
+    """To implement one, remove it from NOT_DONE and from this list, and add a test that failed before."""
     assert number in rules.NOT_DONE
 
 
 def test_the_table_is_up_to_date() -> None:
-    assert PAGE.read_text() == rules.page(), "python -m tests.rules > docs/rules-nodes.md"
+    assert PAGE.read_text() == rules.page(), "run: make reference"

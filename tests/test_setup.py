@@ -1,4 +1,4 @@
-"""`make setup` on machines other than this one: played Pythons on a PATH of their own."""
+"""`make setup` on other machines, simulated by fake Pythons on a separate PATH."""
 
 import os
 import shutil
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stack.home import Home
-from stack.lock import HomeLock
+from nodesmith.stack.home import Home
+from nodesmith.stack.lock import HomeLock
 
 ROOT = Path(__file__).parents[1]
 PYTHON = """#!/bin/bash
@@ -23,7 +23,7 @@ esac
 
 
 class Machine:
-    """What is on PATH, and what was asked of it."""
+    """The programs on PATH, and a record of their calls."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -57,7 +57,7 @@ def test_the_newest_python_that_fits_is_taken(machine: Machine) -> None:
     assert machine.run("tools/python").stdout == f"{newest}\n"
 
 
-def test_one_without_venv_is_passed_over(machine: Machine) -> None:
+def test_python_without_venv_is_skipped(machine: Machine) -> None:
     machine.python("python3.14", "3.14", bare=True)
     whole = machine.python("python3.12", "3.12")
     assert machine.run("tools/python").stdout == f"{whole}\n"
@@ -80,17 +80,17 @@ def test_without_a_python_that_fits_the_remedy_is_named(machine: Machine, there:
     assert "apt install" in refused.stderr
 
 
-def test_a_virtual_environment_that_was_left_half_made_is_made_anew(machine: Machine, tmp_path: Path) -> None:
+def test_incomplete_virtual_environment_is_created_again(machine: Machine, tmp_path: Path) -> None:
     machine.python("python3", "3.12")
     half = tmp_path / "venv" / "bin"
     half.mkdir(parents=True)
-    shutil.copy2(shutil.which("false") or "", half / "python")  # it runs, and has no pip
+    shutil.copy2(shutil.which("false") or "", half / "python")  # runs, but has no pip
     done = machine.run("tools/setup", str(tmp_path / "venv"))
     assert done.returncode == 0, done.stderr
     assert f"-m venv --clear {tmp_path / 'venv'}" in machine.asked.read_text()
 
 
-def test_one_that_is_whole_is_kept(machine: Machine, tmp_path: Path) -> None:
+def test_complete_virtual_environment_is_kept(machine: Machine, tmp_path: Path) -> None:
     whole = tmp_path / "venv" / "bin"
     whole.mkdir(parents=True)
     for name in ("python", "uv"):
@@ -102,7 +102,7 @@ def test_one_that_is_whole_is_kept(machine: Machine, tmp_path: Path) -> None:
 
 @pytest.fixture
 def whole(machine: Machine, tmp_path: Path) -> Path:
-    """The programs of an environment that is there already."""
+    """Return the programs of an existing environment."""
     folder = tmp_path / "venv" / "bin"
     folder.mkdir(parents=True)
     shutil.copy2(machine.python("python3", "3.12"), folder / "python")
@@ -114,20 +114,20 @@ def program(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-def test_uv_trusts_what_the_system_trusts(machine: Machine, tmp_path: Path, whole: Path) -> None:
-    """A company's CA is in the system's store; the roots that uv brings do not know it."""
+def test_uv_uses_the_system_certificates(machine: Machine, tmp_path: Path, whole: Path) -> None:
+    """A company's CA is in the system's store, but not among uv's bundled roots."""
     program(whole / "uv", f'echo "uv $UV_SYSTEM_CERTS $*" >> {machine.asked}')
     assert machine.run("tools/setup", str(tmp_path / "venv")).returncode == 0
     assert machine.asked.read_text().count("uv true pip install") == 2
 
 
-def test_where_uv_does_not_succeed_pip_goes_on(machine: Machine, tmp_path: Path, whole: Path) -> None:
+def test_pip_is_used_when_uv_fails(machine: Machine, tmp_path: Path, whole: Path) -> None:
     program(whole / "uv", f'echo "uv $*" >> {machine.asked}; exit 1')
     done = machine.run("tools/setup", str(tmp_path / "venv"))
     assert done.returncode == 0, done.stderr
-    assert "going on with pip" in done.stdout
+    assert "continuing with pip" in done.stdout
     asked = machine.asked.read_text()
-    assert asked.count("uv pip install") == 1, "it is not asked again"
+    assert asked.count("uv pip install") == 1, "uv is not called again"
     assert "-m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock" in asked
     assert "-m pip install --quiet --disable-pip-version-check --no-deps" in asked
 
@@ -144,7 +144,7 @@ def test_pip_is_tried_again_with_the_certificates_of_the_system(machine: Machine
     assert f"with the certificates of {bundle}" in done.stderr
 
 
-def test_what_neither_can_install_ends_with_an_error(machine: Machine, tmp_path: Path, whole: Path) -> None:
+def test_setup_fails_when_uv_and_pip_fail(machine: Machine, tmp_path: Path, whole: Path) -> None:
     program(whole / "uv", "exit 1")
     program(whole / "python", '[ "$3" != install ]')
     assert machine.run("tools/setup", str(tmp_path / "venv"), PIP_CERT="/given").returncode != 0
@@ -170,7 +170,7 @@ def test_make_clean_refuses_under_a_running_system(tmp_path: Path) -> None:
     assert (home.folder.exists(), (tmp_path / "venv").exists()) == (False, False)
 
 
-def test_make_clean_is_not_stopped_by_what_a_killed_system_left(tmp_path: Path) -> None:
+def test_make_clean_ignores_files_of_a_killed_system(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "up.pid").write_text("1\n")
     assert make_clean(tmp_path).returncode == 0

@@ -1,4 +1,4 @@
-"""The worker process: compose, register, run."""
+"""The worker process: connects to the servers, builds the activities and runs both Temporal workers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,76 +12,84 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import PollerBehaviorSimpleMaximum, Worker
 
-from activities.batches import BatchActivities
-from activities.fleet import FleetActivities
-from activities.node import NodeActivities
-from activities.records import RecordActivities
-from bus.commands import NodeClient
-from bus.connection import Bus, connect_control
-from bus.credentials import CredentialIssuer
-from bus.heartbeats import HeartbeatSink
-from bus.presence import Presence
-from bus.reports import ReportHub
-from contracts import temporal as names
-from contracts.temporal import FleetWatch
-from domain.errors import ServiceUnavailable
-from runtime import logs, process
-from runtime.monitor import MonitorRun
-from runtime.settings import ControlSettings
-from runtime.temporal import TemporalRuns, connect, prepare_namespace
-from runtime.trust import trusting
-from services.batch_repair import BatchRepair
-from services.gate import Gate
-from services.identity import Impostors
-from services.inventory import Inventory
-from services.lifecycle import Lifecycle
-from services.liveness import Liveness
-from services.monitoring import MonitorGuard
-from services.repair import Repair
-from services.retention import Retention
-from services.revocation import Revocation
-from services.witness import Witness
-from store.audit import AuditTrail
-from store.batches import Batches
-from store.database import Database
-from store.history import History
-from store.inventory import InventoryTable
-from store.labels import Labels
-from store.life import NodeLife
-from store.monitor import MonitorTicks
-from store.nodes import Nodes
-from store.operations import OperationTable
-from store.permits import PermitTable
-from store.voices import Voices
-from workers.bridge import Gauges, OutcomeBridge
-from workers.inventory import InventoryKeeper, LabelKeeper
-from workers.monitor import MonitorKeeper
-from workers.registry import WORKFLOWS, control_activities, node_activities
-from workers.sandbox import Sandbox
+from nodesmith.activities.batches import BatchActivities
+from nodesmith.activities.fleet_monitor import FleetActivities
+from nodesmith.activities.node import NodeActivities
+from nodesmith.activities.records import RecordActivities
+from nodesmith.bus.commands import NodeClient
+from nodesmith.bus.connection import Bus, connect_control
+from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.bus.heartbeats import HeartbeatSink
+from nodesmith.bus.presence import Presence
+from nodesmith.bus.reports import ReportHub
+from nodesmith.contracts.temporal import operations as names
+from nodesmith.contracts.temporal.operations import FleetWatch
+from nodesmith.domain.errors import ServiceUnavailable
+from nodesmith.runtime import logs, process_exit
+from nodesmith.runtime.monitor_run import MonitorRun
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.runtime.temporal import TemporalRuns, connect, prepare_namespace
+from nodesmith.runtime.tls_trust import trusting
+from nodesmith.services.batches.repair import BatchRepair
+from nodesmith.services.nodes.identity import DuplicateIdentities
+from nodesmith.services.nodes.inventory import Inventory
+from nodesmith.services.nodes.lifecycle import Lifecycle
+from nodesmith.services.nodes.liveness import Liveness
+from nodesmith.services.nodes.reachability import ReachabilityTracker
+from nodesmith.services.nodes.revocation import Revocation
+from nodesmith.services.operations.monitor_guard import MonitorGuard
+from nodesmith.services.operations.operation_lock import OperationLock
+from nodesmith.services.operations.repair import Repair
+from nodesmith.services.operations.retention import Retention
+from nodesmith.services.operations.verified_records import VerifiedRecords
+from nodesmith.store.access.audit import AuditTrail
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.inventory import InventoryTable
+from nodesmith.store.nodes.labels import Labels
+from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.nats_credentials import NatsCredentials
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.store.operations.batches import Batches
+from nodesmith.store.operations.history import History
+from nodesmith.store.operations.monitor_ticks import MonitorTicks
+from nodesmith.store.operations.operations import OperationTable
+from nodesmith.store.operations.permits import PermitTable
+from nodesmith.workers.inventory_refresh import InventoryRefresher, LabelRefresher
+from nodesmith.workers.monitor_guard import MonitorCheckLoop
+from nodesmith.workers.outcome_bridge import Gauges, OutcomeBridge
+from nodesmith.workers.registry import WORKFLOWS, control_activities, node_activities
+from nodesmith.workers.sandbox import Sandbox
 
 log = structlog.stdlib.get_logger(__name__)
 
 GRACE = timedelta(seconds=2)
 STICKY = timedelta(seconds=3)
-"""how long a run waits for the worker that had it, before any other may go on with it"""
+"""how long a run waits for its previous worker before another one may continue it"""
 POLLERS = 20
-"""who find nobody waiting are written down first, which is dearer than a waiting call"""
+"""workflow tasks without a waiting poller are stored first, which costs more than many open polls"""
 RETRY_S = 0.5
 
 T = TypeVar("T")
 
 
 async def serve(settings: ControlSettings, stop: asyncio.Event) -> int:
-    """Connect, work until `stop`, close in reverse; a server that is not there yet is waited for."""
+    """Connect, work until `stop`, close in reverse order; waits for servers that are not up yet."""
     async with AsyncExitStack() as closing:
         database = Database(settings.database_url, settings.secret(settings.database_password_file), pool_size=20)
         closing.push_async_callback(database.close)
         issuer = CredentialIssuer(settings.secret(settings.nats_account_seed_file))
         bus = await connect_control(
-            settings.nats_url, issuer, name="worker", patience=0, tls=trusting(settings.ca_file)
+            settings.nats_url,
+            issuer,
+            name="worker",
+            keys=Nodes(database),
+            connect_within=0,
+            tls=trusting(settings.ca_file),
         )
         closing.push_async_callback(bus.close)
-        starting = asyncio.gather(_until_there(database.migrate), _until_there(lambda: _temporal(settings)))
+        starting = asyncio.gather(
+            _retry_until_up(database.migrate), _retry_until_up(lambda: _connect_temporal(settings))
+        )
         if (servers := await _unless_stopped(starting, stop)) is not None:
             await closing.enter_async_context(working(settings, servers[1], database, bus))
             log.info("worker ready")
@@ -91,22 +99,26 @@ async def serve(settings: ControlSettings, stop: asyncio.Event) -> int:
 
 @asynccontextmanager
 async def working(settings: ControlSettings, temporal: Client, database: Database, bus: Bus) -> AsyncIterator[None]:
-    """The workers of both queues, and what listens beside them."""
+    """Run the Temporal workers of both queues and the background loops."""
     operations, nodes, runs = OperationTable(database), Nodes(database), TemporalRuns(temporal)
     hub = ReportHub(bus)
     presence, life = Presence(bus), NodeLife(database)
-    link = Witness(NodeClient(bus, hub), nodes, _now)
-    bridge, gauges = OutcomeBridge(operations, runs), Gauges(operations)
+    link = ReachabilityTracker(NodeClient(bus, hub), nodes, _now)
+    bridge, gauges = OutcomeBridge(operations, runs, InventoryTable(database)), Gauges(operations)
     hub.on_unclaimed_outcome(bridge.take)
     hub.on_progress(gauges.take)
     await hub.start()
-    liveness = Liveness(nodes, operations, runs, link, Impostors(life, presence), _now)
-    on_node, records = NodeActivities(link, runs, PermitTable(database)), RecordActivities(operations)
-    batches = BatchActivities(Gate(operations, runs), nodes, operations, runs, Batches(database))
-    lifecycle = Lifecycle(nodes, life, runs, presence, _now, Revocation(Voices(database), None, _now))
+    liveness = Liveness(
+        nodes, operations, runs, link, DuplicateIdentities(life, presence), InventoryTable(database), _now
+    )
+    on_node = NodeActivities(link, runs, PermitTable(database))
+    verified = VerifiedRecords(operations, bus.signatures)
+    records = RecordActivities(verified, AuditTrail(database))
+    batches = BatchActivities(OperationLock(operations, runs, None), nodes, operations, runs, Batches(database))
+    lifecycle = Lifecycle(nodes, life, runs, presence, _now, Revocation(NatsCredentials(database), None, _now))
     retention = Retention(History(database), AuditTrail(database), _now, settings.history_kept)
     ticks = MonitorTicks(database)
-    repairs = Repair(nodes, operations, runs, link, _now), BatchRepair(Batches(database), runs, _now)
+    repairs = Repair(nodes, operations, runs, link, verified, _now), BatchRepair(Batches(database), runs, _now)
     fleet = FleetActivities(*repairs, lifecycle, retention, ticks)
     watch = FleetWatch(tick=settings.fleet_tick)
     guard = MonitorGuard(ticks, MonitorRun(temporal), watch, settings.monitor_silence)
@@ -133,13 +145,13 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
             sticky_queue_schedule_to_start_timeout=STICKY,
             graceful_shutdown_timeout=GRACE,
         ),
-        _beside(
+        _in_background(
             bridge.run(),
             gauges.run(),
-            HeartbeatSink(bus, liveness.heard).run(asyncio.Event()),
-            InventoryKeeper(Inventory(InventoryTable(database), link, _now)).run(),
-            LabelKeeper(Labels(database)).run(),
-            MonitorKeeper(guard, every=settings.monitor_check.total_seconds()).run(),
+            HeartbeatSink(bus, liveness.process).run(asyncio.Event()),
+            InventoryRefresher(Inventory(InventoryTable(database), link, _now)).run(),
+            LabelRefresher(Labels(database)).run(),
+            MonitorCheckLoop(guard, every=settings.monitor_check.total_seconds()).run(),
         ),
     ):
         yield
@@ -147,8 +159,8 @@ async def working(settings: ControlSettings, temporal: Client, database: Databas
 
 
 @asynccontextmanager
-async def _beside(*coroutines: Awaitable[None]) -> AsyncIterator[None]:
-    """Run these as long as the block lasts."""
+async def _in_background(*coroutines: Awaitable[None]) -> AsyncIterator[None]:
+    """Run the coroutines as background tasks while the block lasts."""
     tasks = [asyncio.ensure_future(each) for each in coroutines]
     try:
         yield
@@ -158,14 +170,14 @@ async def _beside(*coroutines: Awaitable[None]) -> AsyncIterator[None]:
         await asyncio.wait(tasks)
 
 
-async def _temporal(settings: ControlSettings) -> Client:
-    """Connected, and with the search attributes registered before anything polls."""
+async def _connect_temporal(settings: ControlSettings) -> Client:
+    """Connect, and register the search attributes before any worker polls."""
     client = await connect(settings)
     await prepare_namespace(client)
     return client
 
 
-async def _until_there(attempt: Callable[[], Awaitable[T]]) -> T:
+async def _retry_until_up(attempt: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await attempt()
@@ -192,7 +204,7 @@ def _now() -> datetime:
 def main() -> None:
     settings = ControlSettings()
     logs.configure(settings.log_level)
-    process.run(lambda stop: serve(settings, stop), loop_factory=uvloop.new_event_loop)
+    process_exit.run(lambda stop: serve(settings, stop), loop_factory=uvloop.new_event_loop)
 
 
 if __name__ == "__main__":

@@ -1,34 +1,34 @@
-"""What a worker runs: one list for the worker and for the replay tests."""
+"""Workflows and activities of each task queue, for the worker and for the replay tests."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from activities.batches import BatchActivities
-from activities.fleet import FleetActivities
-from activities.node import NodeActivities
-from activities.records import RecordActivities
-from workflows.backend_operation import BackendOperation
-from workflows.batch import Batch
-from workflows.fleet_monitor import FleetMonitor
+from nodesmith.activities.batches import BatchActivities
+from nodesmith.activities.fleet_monitor import FleetActivities
+from nodesmith.activities.node import NodeActivities
+from nodesmith.activities.records import RecordActivities
+from nodesmith.workflows.backend_operation import BackendOperation
+from nodesmith.workflows.batch import Batch
+from nodesmith.workflows.fleet_monitor import FleetMonitor
 
 WORKFLOWS: Sequence[type] = (BackendOperation, Batch, FleetMonitor)
-"""on both queues: a run stays on the queue on which it was started"""
+"""registered on both queues, because a run stays on the queue where it was started"""
 
 
 def control_activities(
     node: NodeActivities, records: RecordActivities, fleet: FleetActivities, batches: BatchActivities
 ) -> Sequence[Callable[..., Any]]:
-    """Short ones, and those that watch: over the fleet, and over the members of a batch."""
-    of_batches: list[Callable[..., Any]] = [
+    """Activities of the control queue: short ones, and the watches over the fleet and over batch members."""
+    batch_activities: list[Callable[..., Any]] = [
         batches.open_batch,
         batches.admit_members,
         batches.watch_members,
         batches.cancel_members,
         batches.close_batch,
     ]
-    return [node.cancel_on_node, records.record, fleet.watch_fleet, *of_batches]
+    return [node.cancel_on_node, records.record, records.report_not_admitted, fleet.watch_fleet, *batch_activities]
 
 
 def node_activities(node: NodeActivities, records: RecordActivities) -> Sequence[Callable[..., Any]]:
-    """The one that holds a slot for as long as a node works, and those that operations call as local ones."""
+    """Activities of the node queue: `run_on_node`, which holds a slot while a node works, and the local activities."""
     return [node.dispatch, node.run_on_node, node.cancel_on_node, records.record]

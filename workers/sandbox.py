@@ -1,4 +1,4 @@
-"""The SDK's sandbox around workflows, as it is; only where a payload belongs is not asked of it."""
+"""The SDK's workflow sandbox, without its lookup of a serialization context for each payload."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +16,9 @@ class Sandbox(SandboxedWorkflowRunner):
 
 
 class Sandboxed(WorkflowInstance):
-    """One run. Our payloads are converted in one way, wherever they belong, and stored nowhere else.
+    """One run in the sandbox. All our payloads use one converter and no external storage.
 
-    The SDK would enter the sandbox four times a payload to ask: an eighth of a worker's processor time.
+    The SDK would enter the sandbox four times per payload to ask for both: an eighth of a worker's CPU time.
     """
 
     def __init__(self, run: WorkflowInstance) -> None:

@@ -1,4 +1,4 @@
-"""Many nodes, one intent: a batch asks for operations as a person would, and owns none of them."""
+"""Runs one intent on many nodes. A batch requests operations like a user does; each has its own workflow."""
 
 import asyncio
 from collections.abc import Iterable
@@ -9,34 +9,38 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    import workflows.policy as options
-    from contracts import batches as names
-    from contracts.batches import (
+    import nodesmith.workflows.policy as options
+    from nodesmith.contracts.temporal import batches as names
+    from nodesmith.contracts.temporal.batches import (
         ENDED_BATCHES,
         AdmitMembers,
         Admitted,
         BatchCarried,
         BatchInput,
+        BatchMember,
         BatchOrder,
         BatchProgress,
         BatchState,
         CancelMembers,
         CloseBatch,
-        Member,
         MemberReady,
+        MembersWatched,
+        MemberVerdict,
         Target,
-        Verdict,
-        Watched,
         WatchMembers,
     )
-    from contracts.temporal import SIGNAL_TURN, Turn, operation_workflow_id
-    from domain.operation import Reason
-    from workflows.batch_failures import Failures
+    from nodesmith.contracts.temporal.operations import SIGNAL_TURN, SlotGranted, operation_workflow_id
+    from nodesmith.domain.operation import Reason
+    from nodesmith.workflows.batch_failures import Failures
+    from nodesmith.workflows.batch_restore import joined_members, lost_members
+
+ORDERS_IN_TURN = "batch-orders-in-turn"
+"""patch: an order that arrives while an earlier one is being recorded is applied before the next wait"""
 
 
 @workflow.defn(name=names.BATCH)
 class Batch:
-    """A sliding window over frozen targets; nodes that are away do not fill it, and take a turn when they are back."""
+    """A sliding window over a fixed list of targets. Absent nodes hold no slot, and get one after their return."""
 
     @workflow.init
     def __init__(self, batch: BatchInput) -> None:
@@ -47,16 +51,17 @@ class Batch:
         self._joined = set(carried.joined)
         self._away = frozenset(carried.away)
         self._ready = dict(carried.ready)
-        """who was away and could begin now, in the order of their return, with the id of their run"""
-        self._has_turn = set(carried.has_turn)
-        """who was away and has a place again, whatever its row says yet"""
+        """members whose nodes are back, in order of return: operation id -> workflow id"""
+        self._has_slot = set(carried.has_turn)
+        """members that were granted a slot after their return; their rows may still say that they are away"""
         self._failures = Failures(batch, carried)
         self._paused = carried.paused
         self._cancelled_by = carried.cancelled_by
         self._cancel_reason = carried.cancel_reason
         self._state = carried.state
         self._detail = carried.detail
-        self._orders = 0
+        self._order_count = 0
+        self._row_missing = False
 
     @workflow.run
     async def run(self, _batch: BatchInput) -> BatchProgress:
@@ -64,30 +69,35 @@ class Batch:
         while not work.done():
             try:
                 await asyncio.shield(work)
-            except asyncio.CancelledError:  # the Web UI's own button takes the way of the signal
+            except asyncio.CancelledError:  # the cancel button of the Web UI acts like the cancel signal
                 self.cancel(BatchOrder(by="Temporal Web UI"))
         return work.result()
 
     @workflow.signal(name=names.SIGNAL_PAUSE)
     def pause(self, _: BatchOrder) -> None:
         self._paused = True
-        self._orders += 1
+        self._order_count += 1
 
     @workflow.signal(name=names.SIGNAL_RESUME)
     def resume(self, _: BatchOrder) -> None:
         self._paused = False
-        self._orders += 1
+        self._order_count += 1
 
     @workflow.signal(name=names.SIGNAL_CANCEL)
     def cancel(self, order: BatchOrder) -> None:
         if self._cancelled_by is None:
             self._cancelled_by = order.by
             self._cancel_reason = order.reason
-            self._orders += 1
+            self._order_count += 1
+
+    @workflow.signal(name=names.SIGNAL_ROW_MISSING)
+    def row_missing(self, _: BatchOrder) -> None:
+        self._row_missing = True
+        self._order_count += 1
 
     @workflow.signal(name=names.SIGNAL_READY)
     def ready(self, member: MemberReady) -> None:
-        self._has_turn.discard(member.op_id)
+        self._has_slot.discard(member.op_id)
         self._ready.pop(member.op_id, None)
         if member.is_ready:
             self._ready[member.op_id] = member.workflow_id
@@ -108,56 +118,59 @@ class Batch:
 
     async def _drive(self) -> BatchProgress:
         if self._batch.carried is None:
-            await self._do(names.OPEN_BATCH, self._batch)
+            await self._execute(names.OPEN_BATCH, self._batch)
         while self._waiting or self._open:
-            await self._heed_orders()
-            if back := self._back():
-                await self._let_begin(back)
-            elif due := self._next():
+            seen = self._order_count
+            await self._apply_orders()
+            if self._order_count != seen and workflow.patched(ORDERS_IN_TURN):
+                continue
+            if returned := self._next_returned():
+                await self._start_returned(returned)
+            elif due := self._next_targets():
                 await self._admit(due)
             elif self._open:
                 await self._watch()
             elif self._waiting:
-                await self._new_order(self._orders)
+                await self._wait_for_order(self._order_count)
             self._continue_as_new_if_long()
         return await self._end()
 
-    def _next(self) -> tuple[Target, ...]:
-        """Whose turn it is: as many as fit into the window beside those that really run."""
-        if self._paused or self._cancelled_by is not None or self._failures.are_too_many():
+    def _next_targets(self) -> tuple[Target, ...]:
+        """Return the next targets, as many as the window has free slots."""
+        if self._paused or self._cancelled_by is not None or self._failures.exceed_limit():
             return ()
-        return tuple(self._waiting[: min(self._room(), options.ADMIT_AT_ONCE)])
+        return tuple(self._waiting[: min(self._free_slots(), options.ADMIT_AT_ONCE)])
 
-    def _room(self) -> int:
+    def _free_slots(self) -> int:
         if self._batch.max_parallel == 0:
             return options.ADMIT_AT_ONCE
-        absent = (self._away | self._ready.keys()) - self._has_turn
+        absent = (self._away | self._ready.keys()) - self._has_slot
         return max(0, self._batch.max_parallel - len(self._open.keys() - absent))
 
-    def _back(self) -> tuple[str, ...]:
-        """Whose turn it is of those whose nodes were away."""
+    def _next_returned(self) -> tuple[str, ...]:
+        """Return the next members whose nodes came back, as many as there are free slots."""
         if self._paused or self._cancelled_by is not None:
             return ()
-        room = options.ADMIT_AT_ONCE if self._failures.are_too_many() else self._room()
+        room = options.ADMIT_AT_ONCE if self._failures.exceed_limit() else self._free_slots()
         return tuple(islice((op_id for op_id in self._ready if op_id in self._open), room))
 
-    async def _let_begin(self, back: tuple[str, ...]) -> None:
-        """Unless the batch has stopped meanwhile: what broke others is not done to those who come late."""
-        runs = {op_id: self._ready.pop(op_id) for op_id in back}
-        if self._failures.are_too_many():
-            await self._cancel_members(back, self._name(), Reason.BATCH_STOPPED, self._why_stopped())
+    async def _start_returned(self, returned: tuple[str, ...]) -> None:
+        """Grant slots to returned members, or cancel them if the batch has stopped after too many failures."""
+        runs = {op_id: self._ready.pop(op_id) for op_id in returned}
+        if self._failures.exceed_limit():
+            await self._cancel_members(returned, self._name(), Reason.BATCH_STOPPED, self._why_stopped())
         else:
-            self._has_turn.update(runs)
-            await asyncio.gather(*(self._give_turn(op_id, run) for op_id, run in runs.items()))
+            self._has_slot.update(runs)
+            await asyncio.gather(*(self._grant_slot(op_id, run) for op_id, run in runs.items()))
 
-    async def _give_turn(self, op_id: str, workflow_id: str) -> None:
+    async def _grant_slot(self, op_id: str, workflow_id: str) -> None:
         try:
-            await workflow.get_external_workflow_handle(workflow_id).signal(SIGNAL_TURN, Turn(op_id=op_id))
-        except FailureError:  # it has ended meanwhile: its row tells
-            self._has_turn.discard(op_id)
+            await workflow.get_external_workflow_handle(workflow_id).signal(SIGNAL_TURN, SlotGranted(op_id=op_id))
+        except FailureError:  # the operation has ended; its row is the evidence
+            self._has_slot.discard(op_id)
 
     async def _admit(self, due: tuple[Target, ...]) -> None:
-        admitted: Admitted = await self._do(
+        admitted: Admitted = await self._execute(
             names.ADMIT_MEMBERS, AdmitMembers(batch=self._without_targets(), targets=due), result=Admitted
         )
         self._waiting = self._waiting[len(due) :]
@@ -169,7 +182,7 @@ class Batch:
                     self._joined.add(member.op_id)
 
     async def _watch(self) -> None:
-        """Until something ends, a node goes or comes, or somebody gives an order."""
+        """Wait until a member ends, a node leaves or returns, a user gives an order, or the history is long."""
         watching = workflow.start_activity(
             names.WATCH_MEMBERS,
             WatchMembers(
@@ -178,106 +191,131 @@ class Batch:
                 away=tuple(sorted(self._away)),
                 attempts=self._failures.known_attempts,
             ),
-            result_type=Watched,
+            result_type=MembersWatched,
             **options.WATCH_MEMBERS,
         )
-        orders = self._orders
-        await workflow.wait_condition(lambda: watching.done() or self._orders != orders or bool(self._back()))
+        orders = self._order_count
+        await workflow.wait_condition(
+            lambda: watching.done() or self._order_count != orders or bool(self._next_returned()) or _history_is_long()
+        )
         if not watching.done():
             watching.cancel()
         try:
-            self._note(await watching)
+            self._apply_watch_result(await watching)
         except ActivityError as error:
             if not is_cancelled_exception(error):
                 raise
 
-    def _note(self, watched: Watched) -> None:
+    def _apply_watch_result(self, watched: MembersWatched) -> None:
         self._away = frozenset(watched.away)
-        self._failures.note(watched)
+        self._failures.count(watched)
         for op_id in watched.ended:
             del self._open[op_id]
             self._ready.pop(op_id, None)
-            self._has_turn.discard(op_id)
+            self._has_slot.discard(op_id)
 
-    async def _heed_orders(self) -> None:
+    async def _apply_orders(self) -> None:
+        if self._row_missing:
+            await self._restore_row()
         if self._cancelled_by is not None and self._state is not BatchState.CANCELLING:
-            await self._stop(BatchState.CANCELLING, f"batch {self._why_cancelled()}")
-            await self._cancel_ours(self._cancelled_by)
-        elif self._failures.are_too_many() and (self._waiting or self._ready):
-            await self._stop(BatchState.STOPPED, f"batch {self._why_stopped()}")
+            await self._stop_admitting(BatchState.CANCELLING, f"batch {self._why_cancelled()}")
+            await self._cancel_own_members(self._cancelled_by)
+        elif self._failures.exceed_limit() and self._has_more_to_stop():
+            await self._stop_admitting(BatchState.STOPPED, f"batch {self._why_stopped()}")
         elif self._state in (BatchState.RUNNING, BatchState.PAUSED):
-            await self._say(BatchState.PAUSED if self._paused else BatchState.RUNNING)
+            await self._set_state(BatchState.PAUSED if self._paused else BatchState.RUNNING)
+
+    def _has_more_to_stop(self) -> bool:
+        """Whether members wait, or nodes are back or may return; a stopped row also stops those after this run ends."""
+        return bool(self._waiting or self._ready or (self._away and self._state is not BatchState.STOPPED))
+
+    async def _restore_row(self) -> None:
+        """Write the row again after PostgreSQL was restored to an older copy: only this run still knows the batch."""
+        self._row_missing = False
+        left = (*self._waiting, *(each for op_id, each in self._open.items() if op_id not in self._joined))
+        left_nodes = {each.node_id for each in (*self._waiting, *self._open.values())}
+        elsewhere = (*joined_members(self._open, self._joined), *lost_members(self._batch, left_nodes))
+        known = {"targets": left, "left_out": (*self._batch.left_out, *elsewhere)}
+        await self._execute(names.OPEN_BATCH, self._batch.model_copy(update=known))
+        await self._record(())
 
     def _name(self) -> str:
         return f"batch {self._batch.batch_id}"
 
     def _why_stopped(self) -> str:
-        return f"stopped after {self._failures.told()}"
+        return f"stopped after {self._failures.describe()}"
 
     def _why_cancelled(self) -> str:
-        by = f"cancelled by {self._cancelled_by or 'somebody'}"
+        by = f"cancelled by {self._cancelled_by or 'an unknown user'}"
         return f"{by}: {self._cancel_reason}" if self._cancel_reason else by
 
-    async def _stop(self, state: BatchState, why: str) -> None:
-        """Whoever has not had its turn will not have one."""
+    async def _stop_admitting(self, state: BatchState, why: str) -> None:
+        """Give the verdict "not started" to every target that still waits."""
         left, self._waiting = self._waiting, []
-        verdict = {"verdict": Verdict.NOT_STARTED, "detail": f"not started: {why}"}
-        members = (Member(node_id=each.node_id, node_name=each.node_name, **verdict) for each in left)
-        await self._say(state, why, members)
+        verdict = {"verdict": MemberVerdict.NOT_STARTED, "detail": f"not started: {why}"}
+        members = (BatchMember(node_id=each.node_id, node_name=each.node_name, **verdict) for each in left)
+        await self._set_state(state, why, members)
 
-    async def _cancel_ours(self, by: str) -> None:
-        """An operation that we only joined belongs to whoever asked for it."""
+    async def _cancel_own_members(self, by: str) -> None:
+        """Cancel the operations of this batch, but none that it only joined: another request owns those."""
         ours = tuple(op_id for op_id in self._open if op_id not in self._joined)
         if ours:
             await self._cancel_members(ours, by, Reason.BATCH_CANCELLED, self._why_cancelled())
 
     async def _cancel_members(self, op_ids: tuple[str, ...], by: str, why: Reason, detail: str) -> None:
-        """Each says which batch ended it, and why."""
-        runs = {op_id: self._run_of(self._open[op_id]) for op_id in op_ids if op_id in self._open}
+        """Cancel operations; each records which batch cancelled it, and why."""
+        runs = {op_id: self._workflow_id_of(self._open[op_id]) for op_id in op_ids if op_id in self._open}
         order = CancelMembers(op_ids=op_ids, runs=runs, by=by, why=why, detail=f"{self._name()} {detail}")
-        await self._do(names.CANCEL_MEMBERS, order)
+        await self._execute(names.CANCEL_MEMBERS, order)
 
-    def _run_of(self, target: Target) -> str:
+    def _workflow_id_of(self, target: Target) -> str:
         wanted = self._batch.builds.get(target.build, self._batch.wanted)
         return operation_workflow_id(target.node_id, wanted.family)
 
     async def _end(self) -> BatchProgress:
-        """Members that failed make the run red in the Web UI."""
+        """Record the end; raise if members failed, so that the Web UI shows a failed run."""
         ends = {BatchState.CANCELLING: BatchState.CANCELLED, BatchState.STOPPED: BatchState.STOPPED}
-        await self._say(ends.get(self._state, BatchState.COMPLETED), self._detail)
+        await self._set_state(ends.get(self._state, BatchState.COMPLETED), self._detail)
         await workflow.wait_condition(workflow.all_handlers_finished)
         if self._failures.members and self._state is not BatchState.CANCELLED:
             summary = f"{self._failures.members} of {len(self._batch.targets)} failed"
             raise ApplicationError(summary, type="members_failed", non_retryable=True)
         return self.progress()
 
-    async def _say(self, state: BatchState, detail: str = "", members: Iterable[Member] = ()) -> None:
-        """Write it down, unless that is what was said last."""
-        told = tuple(members)
-        if (state, detail or self._detail) == (self._state, self._detail) and not told and state not in ENDED_BATCHES:
+    async def _set_state(self, state: BatchState, detail: str = "", members: Iterable[BatchMember] = ()) -> None:
+        """Record the state unless nothing has changed."""
+        changed_members = tuple(members)
+        if (
+            (state, detail or self._detail) == (self._state, self._detail)
+            and not changed_members
+            and state not in ENDED_BATCHES
+        ):
             return
         self._state, self._detail = state, detail or self._detail
         workflow.set_current_details(f"**{state}** {self._detail}")
+        await self._record(changed_members)
+
+    async def _record(self, members: tuple[BatchMember, ...]) -> None:
         close = CloseBatch(
-            batch_id=self._batch.batch_id, state=state, detail=self._detail, at=workflow.now(), members=told
+            batch_id=self._batch.batch_id, state=self._state, detail=self._detail, at=workflow.now(), members=members
         )
-        await self._do(names.CLOSE_BATCH, close)
+        await self._execute(names.CLOSE_BATCH, close)
 
-    async def _new_order(self, seen: int) -> None:
-        await workflow.wait_condition(lambda: self._orders != seen)
+    async def _wait_for_order(self, seen: int) -> None:
+        await workflow.wait_condition(lambda: self._order_count != seen or _history_is_long())
 
-    async def _do(self, activity: str, argument: Any, result: type | None = None) -> Any:
+    async def _execute(self, activity: str, argument: Any, result: type | None = None) -> Any:
         return await workflow.execute_activity(activity, argument, result_type=result, **options.BATCH_STEP)
 
     def _without_targets(self) -> BatchInput:
         return self._batch.model_copy(update={"targets": (), "left_out": (), "carried": None})
 
     def _continue_as_new_if_long(self) -> None:
-        if (self._waiting or self._open) and workflow.info().is_continue_as_new_suggested():
+        if (self._waiting or self._open) and not self._row_missing and _history_is_long():
             workflow.continue_as_new(self._batch.model_copy(update={"carried": self._carried()}))
 
     def _carried(self) -> BatchCarried:
-        """Everything that the next run needs to go on as if it were this one."""
+        """Return the state that the next run needs after continue-as-new."""
         return BatchCarried(
             waiting=tuple(self._waiting),
             open_ops=self._open,
@@ -286,7 +324,7 @@ class Batch:
             paused=self._paused,
             cancelled_by=self._cancelled_by,
             ready=self._ready,
-            has_turn=tuple(sorted(self._has_turn)),
+            has_turn=tuple(sorted(self._has_slot)),
             away=tuple(sorted(self._away)),
             attempts=self._failures.attempts,
             ended_attempts=self._failures.ended_attempts,
@@ -294,3 +332,8 @@ class Batch:
             state=self._state,
             detail=self._detail,
         )
+
+
+def _history_is_long() -> bool:
+    """Also true for a batch that only waits: members keep requesting slots, and Temporal limits signals per run."""
+    return workflow.info().is_continue_as_new_suggested()

@@ -1,11 +1,11 @@
-"""The singleton that keeps rows and nodes honest; two at once would be harmless."""
+"""Runs the fleet watch for ever: repair rows, stop orphans. A singleton, though two at once would do no harm."""
 
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    import workflows.policy as options
-    from contracts import temporal as names
-    from contracts.temporal import FleetWatch
+    import nodesmith.workflows.policy as options
+    from nodesmith.contracts.temporal import operations as names
+    from nodesmith.contracts.temporal.operations import FleetWatch
 
 
 @workflow.defn(name=names.FLEET_MONITOR)

@@ -7,8 +7,8 @@ from temporalio import workflow
 from temporalio.common import Priority, RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
-from contracts import temporal as names
-from contracts.temporal import FleetWatch, Policy
+from nodesmith.contracts.temporal import operations as names
+from nodesmith.contracts.temporal.operations import FleetWatch, Policy
 
 ONCE = RetryPolicy(maximum_attempts=1)
 FOR_EVER = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
@@ -17,32 +17,34 @@ RECORD_AT_ONCE: dict[str, Any] = {
     "schedule_to_close_timeout": timedelta(seconds=1),
     "retry_policy": ONCE,
 }
-"""A local activity: cheap, and never in the way of a cancel for more than a second."""
+"""A local activity: cheap, and it delays a cancel by a second at most."""
 RECORD_THE_END: dict[str, Any] = {**RECORD_AT_ONCE, "schedule_to_close_timeout": timedelta(seconds=5)}
-"""the same, when there is nothing left to be in the way of: a busy worker is no reason for a dearer write"""
+"""for the last write, when no cancel can wait: on a busy worker still cheaper than a normal activity"""
 
 DISPATCH: dict[str, Any] = {
     "schedule_to_close_timeout": timedelta(seconds=3),
     "retry_policy": ONCE,
 }
-"""A local activity: what is quick on the node ends where the run stands, and no cancel waits longer than that."""
+"""A local activity: short work on the node ends within it, and it delays a cancel by 3 s at most."""
 
 CANCEL_AT_ONCE: dict[str, Any] = {
     "schedule_to_close_timeout": timedelta(seconds=1.5),
     "retry_policy": ONCE,
 }
-"""A local activity too: most nodes answer within milliseconds, and the run can end where it stands."""
-
+"""A local activity: most nodes answer within milliseconds, and no normal activity is needed."""
 
 REQUEST_SLOT_AGAIN = timedelta(minutes=10)
-"""a batch that was terminated gives no slots: then none is needed"""
+"""a terminated batch grants no slots; the repeated request detects that, and the operation starts without one"""
 REATTACH_PAUSE = timedelta(seconds=1)
 BUSY_PAUSE = timedelta(seconds=5)
 STORE_PAUSE = timedelta(seconds=2)
 STORE_PAUSE_CAP = timedelta(seconds=30)
-"""PostgreSQL gave no permit: try again, later each time"""
+"""back-off between permit requests while PostgreSQL is down: first pause, longest pause"""
+ORDER_WITHIN = timedelta(seconds=30)
+"""a run without a signed order after this time was not admitted by an API"""
+ORDER_PAUSE = timedelta(seconds=5)
 SHORTEST_PAUSE = timedelta(seconds=1)
-"""after a decision to try again: the timer makes that decision durable before the command goes out"""
+"""before a retry: the timer makes the decision durable before the command is sent"""
 
 ADMIT_AT_ONCE = 50
 BATCH_STEP: dict[str, Any] = {
@@ -57,11 +59,11 @@ WATCH_MEMBERS: dict[str, Any] = {
 }
 
 GRACE = timedelta(minutes=1)
-"""run_on_node gives its slot back by itself after the request timeout; this only catches a hang"""
+"""run_on_node returns by itself after the request timeout; this only catches a hang"""
 
 
 def run_on_node(policy: Policy) -> dict[str, Any]:
-    """One attempt: the workflow owns the retries, so that a worker's death is visible to it."""
+    """Options with one attempt: the workflow retries itself, so that it notices the death of a worker."""
     return {
         "task_queue": names.node_queue(workflow.info().task_queue),
         "start_to_close_timeout": policy.request_timeout + GRACE,

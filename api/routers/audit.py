@@ -5,27 +5,27 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from pydantic import AwareDatetime
 
-from api.auth import viewer
-from api.parts import PartsOf
-from api.problems import responses
-from contracts.access import AuditPage
+from nodesmith.api.auth import viewer
+from nodesmith.api.dependencies import Deps
+from nodesmith.api.problems import responses
+from nodesmith.contracts.http.access import AuditPage
 
 router = APIRouter(prefix="/api/audit", tags=["audit"], dependencies=[Depends(viewer)])
 
 _BIGGEST = 2**63 - 1
 
-Actor = Annotated[str | None, Query(description="Only what this one did: the name of a token.")]
-Target = Annotated[str | None, Query(description="Only what was done to this: a node, operation or token, name or id.")]
-Action = Annotated[str | None, Query(description="Only this: nodes.approve, tokens.create, ...")]
+Actor = Annotated[str | None, Query(description="Only changes by this actor: the name of a token.")]
+Target = Annotated[str | None, Query(description="Only changes of this node, operation or token: name or id.")]
+Action = Annotated[str | None, Query(description="Only this action: nodes.approve, tokens.create, ...")]
 Since = Annotated[AwareDatetime | None, Query(description="From this moment on.")]
 Until = Annotated[AwareDatetime | None, Query(description="Before this moment.")]
-BeforeId = Annotated[int | None, Query(ge=1, le=_BIGGEST, description="The next page: `next` of the one before.")]
+BeforeId = Annotated[int | None, Query(ge=1, le=_BIGGEST, description="For the next page: `next` of the previous one.")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
 @router.get("", name="list", responses=responses(400))
 async def read_audit(
-    parts: PartsOf,
+    deps: Deps,
     *,
     actor: Actor = None,
     target: Target = None,
@@ -36,7 +36,7 @@ async def read_audit(
     limit: Limit = 100,
 ) -> AuditPage:
     """Every change of the last 400 days, the newest first."""
-    found = await parts.audit.entries(
+    found = await deps.audit.entries(
         actor=actor, target=target, action=action, since=since, until=until, before_id=before_id, limit=limit + 1
     )
     page = list(found[:limit])

@@ -1,23 +1,23 @@
-"""The catalogue of backends, what can be upgraded, and LocalAI's job status."""
+"""The catalogue of backends, available upgrades, and LocalAI's job status."""
 
 from enum import StrEnum
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query
 
-from api.auth import Operator, viewer
-from api.localai import batch_job_status, job_status, with_work
-from api.parts import PartsOf
-from api.problems import responses
-from contracts.galleries import CataloguePage, NodeSuitability, UpgradeInfo
-from contracts.localai_http import JobStatus
-from contracts.operation_http import OperationFilter
-from services.catalogue import EVERYTHING, Search
+from nodesmith.api.auth import Operator, viewer
+from nodesmith.api.dependencies import Deps
+from nodesmith.api.localai_views import batch_job_status, job_status, with_open_operations
+from nodesmith.api.problems import responses
+from nodesmith.contracts.http.galleries import CataloguePage, NodeSuitability, UpgradeInfo
+from nodesmith.contracts.http.localai import JobStatus
+from nodesmith.contracts.http.operations import OperationFilter
+from nodesmith.services.catalogue.search import EVERYTHING, Search
 
 router = APIRouter(prefix="/api/backends", tags=["backends"], dependencies=[Depends(viewer)])
 
-_WORK_LOOKED_AT = 500
-"""open operations that the catalogue is marked with, the oldest; `GET /api/operations` has them all"""
+_MOST_OPEN_OPERATIONS = 500
+"""open operations that mark the catalogue, the oldest; `GET /api/operations` has them all"""
 
 
 class Sort(StrEnum):
@@ -36,55 +36,57 @@ class Order(StrEnum):
 
 @router.get("", responses=responses(400))
 async def list_backends(
-    parts: PartsOf,
+    deps: Deps,
     *,
     term: Annotated[str, Query(max_length=200, description="Words in name, description, tags or gallery.")] = "",
     tag: Annotated[str, Query(max_length=200)] = "",
     gallery: Annotated[str, Query(max_length=200)] = "",
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
-    items: Annotated[int, Query(ge=1, le=EVERYTHING, description="How many a page; default: all.")] = EVERYTHING,
+    items: Annotated[int, Query(ge=1, le=EVERYTHING, description="Page size; default: all.")] = EVERYTHING,
     sort: Sort = Sort.NAME,
     order: Order = Order.ASCENDING,
 ) -> CataloguePage:
-    """What can be installed by name, where it is installed, and what cannot be used and why."""
+    """Backends that can be installed by name, where they are installed, and which cannot be used and why."""
     descending = order is Order.DESCENDING
-    found = await parts.gallery.desk.page(Search(term, tag, gallery, page, items, sort, descending=descending))
+    found = await deps.gallery.catalogue_service.page(
+        Search(term, tag, gallery, page, items, sort, descending=descending)
+    )
     if found.stale:
         return found
-    return with_work(found, await parts.history.open_ones(OperationFilter(), limit=_WORK_LOOKED_AT))
+    return with_open_operations(found, await deps.history.list_open(OperationFilter(), limit=_MOST_OPEN_OPERATIONS))
 
 
 @router.get("/upgrades", responses=responses())
-async def list_upgrades(parts: PartsOf) -> dict[str, UpgradeInfo]:
-    """Name of a backend -> what most nodes have, what the gallery has, and who differs from most."""
-    await parts.gallery.galleries.sync()
-    return await parts.gallery.upgrades.list()
+async def list_upgrades(deps: Deps) -> dict[str, UpgradeInfo]:
+    """Name of a backend -> the version most nodes have, the gallery's version, and the nodes that differ."""
+    await deps.gallery.galleries.sync()
+    return await deps.gallery.upgrades.list()
 
 
 @router.post("/upgrades/check", responses=responses())
-async def check_upgrades(parts: PartsOf, _actor: Operator) -> dict[str, UpgradeInfo]:
-    """Ask the registries now what the tags of installed backends stand for, and tell what follows."""
-    await parts.gallery.galleries.sync()
-    await parts.gallery.upgrades.check()
-    return await parts.gallery.upgrades.list()
+async def check_upgrades(deps: Deps, _actor: Operator) -> dict[str, UpgradeInfo]:
+    """Resolve the tags of installed backends at their registries now, and return the available upgrades."""
+    await deps.gallery.galleries.sync()
+    await deps.gallery.upgrades.check()
+    return await deps.gallery.upgrades.list()
 
 
 @router.get("/usecases", responses=responses())
-async def list_uses(parts: PartsOf) -> dict[str, list[str]]:
-    """Name of a backend -> what it is for, as the tags of its gallery tell it."""
-    return await parts.gallery.localai.uses()
+async def list_uses(deps: Deps) -> dict[str, list[str]]:
+    """Name of a backend -> its uses, from the tags of its gallery entry."""
+    return await deps.gallery.localai.uses()
 
 
 @router.get("/suitability", responses=responses(400, 404))
 async def list_suitability(
-    parts: PartsOf, backend: Annotated[str, Query(max_length=255, description="A name, or gallery@name.")] = ""
+    deps: Deps, backend: Annotated[str, Query(max_length=255, description="A name, or gallery@name.")] = ""
 ) -> list[NodeSuitability]:
-    """How a backend fits each node, and which build the node would get."""
-    return await parts.gallery.desk.suitability(backend, await parts.nodes.list())
+    """Whether a backend fits each node, and which build the node would get."""
+    return await deps.gallery.catalogue_service.suitability(backend, await deps.nodes.list())
 
 
 @router.get("/job/{job_id}", response_model_exclude_none=True, responses=responses(400))
-async def get_job(job_id: Annotated[str, Path(description="The jobID of an install.")], parts: PartsOf) -> JobStatus:
-    """LocalAI's job status: `queued` for an id that nobody knows."""
-    operation = await parts.operations.find(job_id)
-    return job_status(operation) if operation else batch_job_status(await parts.batches.find(job_id))
+async def get_job(job_id: Annotated[str, Path(description="The jobID of an install.")], deps: Deps) -> JobStatus:
+    """LocalAI's job status; an unknown id is reported as `queued`."""
+    operation = await deps.operations.find(job_id)
+    return job_status(operation) if operation else batch_job_status(await deps.batches.find(job_id))

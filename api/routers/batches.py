@@ -1,16 +1,18 @@
-"""Batches: one intent for many nodes; and the hold on everything that is not on a node yet."""
+"""Batches: one request for many nodes; and the hold, which stops everything that has not reached a node."""
 
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import JSONResponse
 
-from api import auditing
-from api.auth import Operator, viewer
-from api.ordering import start_batch
-from api.parts import IdempotencyKey, PartsOf
-from api.problems import responses
-from contracts.batches import (
+from nodesmith.api import auditing
+from nodesmith.api.auth import Operator, require_uri_right, viewer
+from nodesmith.api.batch_start import start_batch
+from nodesmith.api.dependencies import Deps, IdempotencyKey
+from nodesmith.api.problems import responses
+from nodesmith.contracts.http.operations import HoldBody, HoldView
+from nodesmith.contracts.http.shared import Message, ReasonBody
+from nodesmith.contracts.temporal.batches import (
     BatchAccepted,
     BatchDetail,
     BatchPlan,
@@ -19,17 +21,15 @@ from contracts.batches import (
     BatchView,
     batch_workflow_id,
 )
-from contracts.http import Because, Message
-from contracts.operation_http import HoldBody, HoldView
-from domain.errors import UnknownBatch
-from services.batches import ORDERS
+from nodesmith.domain.errors import UnknownBatch
+from nodesmith.services.batches.batches import ORDERS
 
 router = APIRouter(prefix="/api", tags=["batches"], dependencies=[Depends(viewer)])
 
 Batch = TypeVar("Batch", bound=BatchView)
 BatchId = Annotated[str, Path(description="Id of the batch.")]
-OpenOnly = Annotated[bool, Query(alias="open", description="Only those that have not ended.")]
-Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many, the newest.")]
+OpenOnly = Annotated[bool, Query(alias="open", description="Only batches that have not ended.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="At most this many, newest first.")]
 
 _PLAN: dict[int | str, dict[str, Any]] = {200: {"model": BatchPlan, "description": "The plan of a dry run."}}
 
@@ -42,103 +42,106 @@ _PLAN: dict[int | str, dict[str, Any]] = {200: {"model": BatchPlan, "description
     responses={**_PLAN, **responses(400, 404, 409)},
 )
 async def start(
-    body: BatchRequest, request: Request, parts: PartsOf, actor: Operator, idempotency_key: IdempotencyKey = None
+    body: BatchRequest, request: Request, deps: Deps, actor: Operator, idempotency_key: IdempotencyKey = None
 ) -> BatchAccepted | JSONResponse:
-    """Install, upgrade, roll back or remove on many nodes. `dry_run` answers the plan and starts nothing."""
+    """Install, upgrade, roll back or remove on many nodes. `dry_run` returns the plan and starts nothing."""
+    require_uri_right(request, body.uri)
     if body.dry_run:
-        auditing.only_looked(request)
-        return JSONResponse((await parts.desk.plan(body)).model_dump(mode="json"))
-    return await start_batch(request, parts, body, actor=actor, idempotency_key=idempotency_key)
+        auditing.record_nothing(request)
+        return JSONResponse((await deps.batch_service.plan(body)).model_dump(mode="json"))
+    return await start_batch(request, deps, body, actor=actor, idempotency_key=idempotency_key)
 
 
 @router.get("/batches", responses=responses(400))
-async def list_batches(parts: PartsOf, *, open_only: OpenOnly = False, limit: Limit = 100) -> list[BatchView]:
-    return [_with_link(parts, each) for each in await parts.batches.listing(open_only=open_only, limit=limit)]
+async def list_batches(deps: Deps, *, open_only: OpenOnly = False, limit: Limit = 100) -> list[BatchView]:
+    return [_with_link(deps, each) for each in await deps.batches.listing(open_only=open_only, limit=limit)]
 
 
 @router.get("/batches/{batch_id}", responses=responses(400, 404))
-async def get_batch(batch_id: BatchId, parts: PartsOf) -> BatchDetail:
-    """One batch with every node of it, as they were at one moment."""
-    found = await parts.batches.detail(batch_id)
+async def get_batch(batch_id: BatchId, deps: Deps) -> BatchDetail:
+    """One batch with all its nodes, read in one snapshot."""
+    found = await deps.batches.detail(batch_id)
     if found is None:
         raise UnknownBatch(f"There is no batch {batch_id}.", batch=batch_id)
-    return _with_link(parts, found)
+    return _with_link(deps, found)
 
 
 @router.post("/batches/{batch_id}/retry", status_code=202, responses=responses(400, 404, 409))
 async def retry_batch(
     batch_id: BatchId,
     request: Request,
-    parts: PartsOf,
+    deps: Deps,
     actor: Operator,
     *,
     body: BatchRetry | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> BatchAccepted:
-    """A new batch over nodes that did not succeed, with the same version, digest and limits; `select` says which.
+    """Start a new batch over nodes that did not succeed, with the same version, digest and limits; `select` says which.
 
-    A 409 names the nodes when none of them can take it any more.
+    A 409 names the nodes if none of them can take it any more. Retrying an install by uri needs the role for installs
+    by uri.
     """
-    accepted = await parts.desk.retry(batch_id, body, actor=actor, idempotency_key=idempotency_key)
-    auditing.tell(request, after=accepted.model_dump(mode="json"))
+    require_uri_right(request, await deps.batch_service.named_uri(batch_id))
+    accepted = await deps.batch_service.retry(batch_id, body, actor=actor, idempotency_key=idempotency_key)
+    auditing.record(request, after=accepted.model_dump(mode="json"))
     return accepted
 
 
 @router.post("/batches/{batch_id}/pause", responses=responses(400, 404, 409))
 async def pause_batch(
-    batch_id: BatchId, request: Request, parts: PartsOf, actor: Operator, body: Because | None = None
+    batch_id: BatchId, request: Request, deps: Deps, actor: Operator, body: ReasonBody | None = None
 ) -> Message:
-    """What runs goes on; nothing more is started."""
-    return await _order(request, parts, batch_id, "pause", actor=actor, because=body)
+    """Running operations continue; no further ones are started."""
+    return await _order(request, deps, batch_id, "pause", actor=actor, because=body)
 
 
 @router.post("/batches/{batch_id}/resume", responses=responses(400, 404, 409))
 async def resume_batch(
-    batch_id: BatchId, request: Request, parts: PartsOf, actor: Operator, body: Because | None = None
+    batch_id: BatchId, request: Request, deps: Deps, actor: Operator, body: ReasonBody | None = None
 ) -> Message:
-    return await _order(request, parts, batch_id, "resume", actor=actor, because=body)
+    return await _order(request, deps, batch_id, "resume", actor=actor, because=body)
 
 
 @router.post("/batches/{batch_id}/cancel", responses=responses(400, 404, 409))
 async def cancel_batch(
-    batch_id: BatchId, request: Request, parts: PartsOf, actor: Operator, body: Because | None = None
+    batch_id: BatchId, request: Request, deps: Deps, actor: Operator, body: ReasonBody | None = None
 ) -> Message:
-    """Nothing more is started, and what this batch started is cancelled; what it only joined goes on."""
-    return await _order(request, parts, batch_id, "cancel", actor=actor, because=body)
+    """Start nothing more, and cancel what this batch started; operations that it only joined continue."""
+    return await _order(request, deps, batch_id, "cancel", actor=actor, because=body)
 
 
 @router.get("/hold", responses=responses())
-async def get_hold(parts: PartsOf) -> HoldView:
-    return await parts.holding.standing()
+async def get_hold(deps: Deps) -> HoldView:
+    return await deps.hold_service.current()
 
 
 @router.post("/hold", responses=responses(400))
-async def hold(body: HoldBody, request: Request, parts: PartsOf, actor: Operator) -> HoldView:
-    """Nothing that is not on a node yet starts, on any replica, until it is released."""
-    before = await parts.holding.standing()
-    return _told(request, before, await parts.holding.hold(body.reason, actor=actor))
+async def hold(body: HoldBody, request: Request, deps: Deps, actor: Operator) -> HoldView:
+    """Nothing that has not reached a node starts, on any replica, until the hold is released."""
+    before = await deps.hold_service.current()
+    return _audited(request, before, await deps.hold_service.hold(body.reason, actor=actor))
 
 
 @router.post("/release", responses=responses(400))
-async def release(request: Request, parts: PartsOf, actor: Operator, body: Because | None = None) -> HoldView:
+async def release(request: Request, deps: Deps, actor: Operator, body: ReasonBody | None = None) -> HoldView:
     del body  # the audit trail reads it
-    before = await parts.holding.standing()
-    return _told(request, before, await parts.holding.release(actor=actor))
+    before = await deps.hold_service.current()
+    return _audited(request, before, await deps.hold_service.release(actor=actor))
 
 
-def _told(request: Request, before: HoldView, after: HoldView) -> HoldView:
-    auditing.tell(request, target="hold", before=before.model_dump(mode="json"), after=after.model_dump(mode="json"))
+def _audited(request: Request, before: HoldView, after: HoldView) -> HoldView:
+    auditing.record(request, target="hold", before=before.model_dump(mode="json"), after=after.model_dump(mode="json"))
     return after
 
 
 async def _order(
-    request: Request, parts: PartsOf, batch_id: str, order: str, *, actor: str, because: Because | None
+    request: Request, deps: Deps, batch_id: str, order: str, *, actor: str, because: ReasonBody | None
 ) -> Message:
-    known = await parts.batches.find(batch_id)
-    await parts.desk.order(batch_id, ORDERS[order], actor=actor, reason=because.reason if because else "")
-    auditing.tell(request, before={"state": known.state} if known else None, after={"order": order})
+    known = await deps.batches.find(batch_id)
+    await deps.batch_service.order(batch_id, ORDERS[order], actor=actor, reason=because.reason if because else "")
+    auditing.record(request, before={"state": known.state} if known else None, after={"order": order})
     return Message(message=f"batch {order} accepted")
 
 
-def _with_link(parts: PartsOf, batch: Batch) -> Batch:
-    return batch.model_copy(update={"temporal_url": parts.run_url(batch_workflow_id(batch.batch_id), "")})
+def _with_link(deps: Deps, batch: Batch) -> Batch:
+    return batch.model_copy(update={"temporal_url": deps.run_url(batch_workflow_id(batch.batch_id), "")})

@@ -1,4 +1,4 @@
-"""The event stream (SSE): every change of state with a number, progress ticks without."""
+"""The event stream (SSE): state changes with a number, progress ticks without."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -10,13 +10,13 @@ from fastapi import APIRouter, Depends, Header, Query
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from api.auth import Bearer, Session, identify, viewer
-from api.parts import Parts, PartsOf
-from api.problems import responses
-from api.stream import Interest, IsAdmitted
-from contracts.operation_http import OperationEvent, ProgressTick
-from domain.errors import ServiceUnavailable
-from services.access import Access
+from nodesmith.api.auth import Bearer, Session, identify, viewer
+from nodesmith.api.dependencies import Dependencies, Deps
+from nodesmith.api.problems import responses
+from nodesmith.api.stream import IsAdmitted, StreamFilter
+from nodesmith.contracts.http.operations import OperationEvent, ProgressTick, StreamReset
+from nodesmith.domain.errors import ServiceUnavailable
+from nodesmith.services.access.callers import Access
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -26,7 +26,7 @@ _BIGGEST = 2**63 - 1
 
 LastEventIdInUrl = Annotated[
     int | None,
-    Query(ge=0, le=_BIGGEST, alias="last_event_id", description="The same, for who cannot send the header."),
+    Query(ge=0, le=_BIGGEST, alias="last_event_id", description="The same, for clients that cannot send the header."),
 ]
 LastEventId = Annotated[int | None, Header(ge=0, le=_BIGGEST, description="Continue after this number.")]
 OpFilter = Annotated[str | None, Query(description="Only this operation.")]
@@ -36,20 +36,22 @@ BatchFilter = Annotated[str | None, Query(description="Only operations of this b
 _STREAM: dict[str, Any] = {
     "description": (
         "`operation` events carry an id and an OperationEvent; `progress` events carry a ProgressTick and no id:"
-        " they are gauges, safe to lose."
+        " they are gauges, safe to lose. A `reset` event carries a StreamReset: the database was restored to an older"
+        " copy; reload what you show, the stream continues from there."
     ),
     "content": {
         "text/event-stream": {
             "schema": {"type": "string"},
             "x-operation": OperationEvent.model_json_schema(),
             "x-progress": ProgressTick.model_json_schema(),
+            "x-reset": StreamReset.model_json_schema(),
         }
     },
 }
 
 
 class EventStreamResponse(StreamingResponse):
-    """A stream whose reader is let go when it takes nothing for a while; it finds what it missed on its return."""
+    """A stream that disconnects a reader that takes nothing for a while; it gets what it missed when it reconnects."""
 
     media_type = "text/event-stream"
 
@@ -63,7 +65,7 @@ class EventStreamResponse(StreamingResponse):
             async with asyncio.timeout(self._stuck_after_s):
                 await send(message)
 
-        async with aclosing(self._frames):  # however it ends, the hub forgets this reader at once
+        async with aclosing(self._frames):  # in every case the hub drops this reader at once
             try:
                 await super().__call__(scope, receive, bounded)
             except TimeoutError:
@@ -72,7 +74,7 @@ class EventStreamResponse(StreamingResponse):
 
 @router.get("", status_code=200, response_class=EventStreamResponse, responses={200: _STREAM, **responses(400)})
 async def follow_events(
-    parts: PartsOf,
+    deps: Deps,
     token: Bearer,
     session: Session,
     *,
@@ -82,19 +84,21 @@ async def follow_events(
     node_id: NodeFilter = None,
     batch_id: BatchFilter = None,
 ) -> EventStreamResponse:
-    """Follow what happens, from a number on or from now.
+    """Follow events, from a number on or from now.
 
-    A comment comes every 15 s. The token or session is checked with it: the stream ends once it is not good any more.
+    A comment is sent every 15 s. The token or session is checked each time: the stream ends when it is no longer valid.
     """
-    interest = Interest(op_id, await _node_id(parts, node_id), batch_id)
-    cursor = await parts.events.start_of(interest, last_event_id if last_event_id is not None else in_url)
-    frames = parts.events.follow(interest, cursor, _still_admitted(parts.access, token, session))
-    return EventStreamResponse(frames, stuck_after_s=parts.events.stuck_after_s)
+    interest = StreamFilter(op_id, await _node_id(deps, node_id), batch_id)
+    known = last_event_id if last_event_id is not None else in_url
+    cursor = await deps.events.start_cursor(interest, known)
+    is_reset = known is not None and known > cursor
+    frames = deps.events.follow(interest, cursor, _still_admitted(deps.access, token, session), is_reset=is_reset)
+    return EventStreamResponse(frames, stuck_after_s=deps.events.stuck_after_s)
 
 
-async def _node_id(parts: Parts, node: str | None) -> str | None:
-    """The id behind a name; a node that is gone keeps its history under the id."""
-    known = await parts.nodes.find(node) if node is not None else None
+async def _node_id(deps: Dependencies, node: str | None) -> str | None:
+    """Return the id for a name; a removed node keeps its history under the id."""
+    known = await deps.nodes.find(node) if node is not None else None
     return known.id if known else node
 
 
@@ -102,7 +106,7 @@ def _still_admitted(access: Access, token: str, session: str | None) -> IsAdmitt
     async def is_admitted() -> bool:
         try:
             return await identify(access, token, session) is not None
-        except ServiceUnavailable:  # asked again with the next keep-alive; meanwhile there are no events to send
+        except ServiceUnavailable:  # checked again with the next keep-alive; until then there are no events to send
             return True
 
     return is_admitted

@@ -1,24 +1,24 @@
-"""Health: alive, and ready."""
+"""Liveness and readiness."""
 
 from fastapi import APIRouter, Depends, Response
 
-from api.auth import anyone
-from api.parts import PartsOf
-from contracts.http import Message, Readiness
+from nodesmith.api.auth import anyone
+from nodesmith.api.dependencies import Deps
+from nodesmith.contracts.http.shared import Message, Readiness
 
 router = APIRouter(tags=["health"], dependencies=[Depends(anyone)])
 
 
 @router.get("/healthz")
 async def alive() -> Message:
-    """The process is there; asks nobody else."""
+    """The process runs; no other server is checked."""
     return Message(message="alive")
 
 
-@router.get("/readyz", responses={503: {"model": Readiness, "description": "Something is missing"}})
-async def ready(parts: PartsOf, response: Response) -> Readiness:
-    """Whether everything answers that is needed, and what does not; `degraded` names the rest, with a 200."""
-    readiness = await parts.health.readiness()
+@router.get("/readyz", responses={503: {"model": Readiness, "description": "A required server does not answer"}})
+async def ready(deps: Deps, response: Response) -> Readiness:
+    """Whether every required server answers; `degraded` names the others that do not, with a 200."""
+    readiness = await deps.health.readiness()
     if not readiness.ready:
         response.status_code = 503
     return readiness

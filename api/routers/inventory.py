@@ -1,41 +1,41 @@
-"""What nodes have installed: asked of the node, from the copy, and over the whole fleet."""
+"""Installed backends: read from the node, from the stored copy, and over the whole fleet."""
 
 from fastapi import APIRouter, Depends
 
-from api.auth import operator, viewer
-from api.known import Node, known_node
-from api.parts import PartsOf
-from api.problems import responses
-from api.routers.node_list import Backend, SelectorText
-from contracts.inventory import BackendSpread, NodeInventory
-from contracts.messages import Installed
-from domain.identity import family_of
-from domain.selector import parse
+from nodesmith.api.auth import operator, viewer
+from nodesmith.api.dependencies import Deps
+from nodesmith.api.node_lookup import Node, known_node
+from nodesmith.api.problems import responses
+from nodesmith.api.routers.node_list import Backend, SelectorText
+from nodesmith.contracts.http.inventory import BackendSpread, NodeInventory
+from nodesmith.contracts.nats.messages import Installed
+from nodesmith.domain.identity import family_of
+from nodesmith.domain.selector import parse
 
 router = APIRouter(prefix="/api", tags=["inventory"], dependencies=[Depends(viewer)])
 
 
 @router.get("/nodes/{node}/backends", responses=responses(400, 404, 504))
-async def list_backends(node: Node, parts: PartsOf) -> list[Installed]:
-    """What is on the node's disk, asked of the node itself."""
-    return await parts.inventory.refresh(await known_node(parts, node))
+async def list_backends(node: Node, deps: Deps) -> list[Installed]:
+    """What is on the node's disk, read from the node itself."""
+    return await deps.inventory.refresh(await known_node(deps, node))
 
 
 @router.get("/nodes/{node}/inventory", responses=responses(400, 404))
-async def get_inventory(node: Node, parts: PartsOf) -> NodeInventory:
-    """What was on the node's disk when it was last asked; also for a node that is away."""
-    return await parts.inventory.view(await known_node(parts, node))
+async def get_inventory(node: Node, deps: Deps) -> NodeInventory:
+    """What was on the node's disk at the last refresh; also for a node that is away."""
+    return await deps.inventory.view(await known_node(deps, node))
 
 
 @router.post("/nodes/{node}/inventory/refresh", dependencies=[Depends(operator)], responses=responses(400, 404, 504))
-async def refresh_inventory(node: Node, parts: PartsOf) -> NodeInventory:
-    """Ask the node now."""
-    known = await known_node(parts, node)
-    await parts.inventory.refresh(known)
-    return await parts.inventory.view(known)
+async def refresh_inventory(node: Node, deps: Deps) -> NodeInventory:
+    """Read the node's disk now."""
+    known = await known_node(deps, node)
+    await deps.inventory.refresh(known)
+    return await deps.inventory.view(known)
 
 
 @router.get("/inventory", responses=responses(400))
-async def get_spread(parts: PartsOf, backend: Backend = "", selector: SelectorText = "") -> list[BackendSpread]:
-    """Each backend of the fleet: which builds of it are out there, and which nodes differ from most."""
-    return await parts.inventory.spread(family_of(backend) if backend else "", parse(selector))
+async def get_spread(deps: Deps, backend: Backend = "", selector: SelectorText = "") -> list[BackendSpread]:
+    """Each backend of the fleet: which builds are installed, and which nodes differ from the majority."""
+    return await deps.inventory.spread(family_of(backend) if backend else "", parse(selector))

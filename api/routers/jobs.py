@@ -1,21 +1,21 @@
-"""LocalAI's API flavour of a job: its status, of an operation or of a batch; and the removal that is waited for."""
+"""LocalAI's job API: the status of an operation or batch, and the synchronous removal."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import JSONResponse
 
-from api.auth import Operator, viewer
-from api.awaiting import batch_end
-from api.localai import batch_op_status, batch_went_well, op_status
-from api.ordering import start_batch
-from api.parts import IdempotencyKey, PartsOf
-from api.problems import respond, responses
-from contracts.batches import BatchRequest
-from contracts.localai_http import OpStatus
-from contracts.operation_http import Done
-from domain.errors import NoAnswer
-from domain.operation import Kind
+from nodesmith.api.auth import Operator, viewer
+from nodesmith.api.batch_start import start_batch
+from nodesmith.api.dependencies import BackendName, Deps, IdempotencyKey
+from nodesmith.api.localai_views import batch_op_status, batch_succeeded, op_status
+from nodesmith.api.problems import respond, responses
+from nodesmith.api.wait_for_end import batch_end
+from nodesmith.contracts.http.localai import OpStatus
+from nodesmith.contracts.http.operations import Done
+from nodesmith.contracts.temporal.batches import BatchRequest
+from nodesmith.domain.errors import NoAnswer
+from nodesmith.domain.operation import Kind
 
 router = APIRouter(tags=["LocalAI"])
 
@@ -30,31 +30,31 @@ UNKNOWN_ID = "could not find any status for ID"
     responses=responses(400),
 )
 async def get_op_status(
-    job_id: Annotated[str, Path(description="Id of an operation or of a batch.")], request: Request, parts: PartsOf
+    job_id: Annotated[str, Path(description="Id of an operation or of a batch.")], request: Request, deps: Deps
 ) -> OpStatus | JSONResponse:
-    """LocalAI's OpStatus. An id that nobody knows is a 500, as its clients expect."""
-    if operation := await parts.operations.find(job_id):
+    """LocalAI's OpStatus. An unknown id is a 500, as its clients expect."""
+    if operation := await deps.operations.find(job_id):
         return op_status(operation)
-    if batch := await parts.batches.detail(job_id):
+    if batch := await deps.batches.detail(job_id):
         return batch_op_status(batch)
     return respond(request, 500, "unknown_operation", UNKNOWN_ID)
 
 
 @router.post("/api/backends/system/delete/{backend}", response_model=Done, responses=responses(400, 404, 409, 504))
 async def delete_everywhere_and_wait(
-    backend: Annotated[str, Path(description="Name of the backend.")],
+    backend: BackendName,
     request: Request,
-    parts: PartsOf,
+    deps: Deps,
     actor: Operator,
     key: IdempotencyKey = None,
 ) -> Done | JSONResponse:
-    """Remove a backend wherever it is and wait up to two minutes. 504: it goes on, under the job id that is named."""
-    asked = BatchRequest(kind=Kind.REMOVE, backend=backend, everywhere=True)
-    batch_id = (await start_batch(request, parts, asked, actor=actor, idempotency_key=key)).batch_id
-    ended = await batch_end(parts, batch_id)
+    """Remove a backend from all nodes and wait up to two minutes. 504: the removal continues under the named job id."""
+    batch_request = BatchRequest(kind=Kind.REMOVE, backend=backend, everywhere=True)
+    batch_id = (await start_batch(request, deps, batch_request, actor=actor, idempotency_key=key)).batch_id
+    ended = await batch_end(deps, batch_id)
     if ended is None:
-        raise NoAnswer(f"{backend} is still being removed: batch {batch_id} goes on.", batch=batch_id)
-    if not batch_went_well(ended):
+        raise NoAnswer(f"{backend} is still being removed; batch {batch_id} continues.", batch=batch_id)
+    if not batch_succeeded(ended):
         status = batch_op_status(ended)
         return respond(request, 500, "operation_failed", status.error or ended.message, facts={"batch": batch_id})
     return Done(success=True, message="Backend deleted successfully")

@@ -1,16 +1,16 @@
-"""Labels of a node, and what an admin decides over its own word. Paths and fields are LocalAI's."""
+"""Labels of a node, and the admin's overrides of what the node reports. Paths and fields are LocalAI's."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Path
 
-from api.auth import admin, viewer
-from api.known import Node, known_node
-from api.parts import PartsOf
-from api.problems import responses
-from contracts.inventory import HandedBack, MaxReplicas, MaxReplicasSet, VramBudget, VramBudgetSet
-from domain.errors import InvalidRequest
-from domain.labels import complaint, complaint_about_key
+from nodesmith.api.auth import admin, viewer
+from nodesmith.api.dependencies import Deps
+from nodesmith.api.node_lookup import Node, known_node
+from nodesmith.api.problems import responses
+from nodesmith.contracts.http.inventory import MaxReplicas, MaxReplicasSet, OverrideRemoved, VramBudget, VramBudgetSet
+from nodesmith.domain.errors import InvalidRequest
+from nodesmith.domain.labels import complaint, complaint_about_key
 
 router = APIRouter(prefix="/api/nodes/{node}", tags=["nodes: labels"], dependencies=[Depends(viewer)])
 
@@ -21,59 +21,59 @@ _REFUSALS = responses(400, 404)
 
 
 @router.get("/labels", responses=_REFUSALS)
-async def get_labels(node: Node, parts: PartsOf) -> dict[str, str]:
-    """Every label that counts: the admin's, the node's own, and those that follow from what the node is."""
-    return await parts.labels.of_node((await known_node(parts, node)).id)
+async def get_labels(node: Node, deps: Deps) -> dict[str, str]:
+    """All effective labels: the admin's, the node's own, and the automatic ones."""
+    return await deps.labels.of_node((await known_node(deps, node)).id)
 
 
 @router.put("/labels", dependencies=[Depends(admin)], responses=_REFUSALS)
-async def replace_labels(node: Node, parts: PartsOf, labels: Labels = None) -> dict[str, str]:
+async def replace_labels(node: Node, deps: Deps, labels: Labels = None) -> dict[str, str]:
     """Replace the admin's labels. The node's own and the automatic ones stay."""
-    known = await known_node(parts, node)
-    return await parts.labels.replace(known.id, _checked(labels))
+    known = await known_node(deps, node)
+    return await deps.labels.replace(known.id, _checked(labels))
 
 
 @router.patch("/labels", dependencies=[Depends(admin)], responses=_REFUSALS)
-async def merge_labels(node: Node, parts: PartsOf, labels: Labels = None) -> dict[str, str]:
+async def merge_labels(node: Node, deps: Deps, labels: Labels = None) -> dict[str, str]:
     """Add or change some labels."""
-    known = await known_node(parts, node)
-    return await parts.labels.merge(known.id, _checked(labels))
+    known = await known_node(deps, node)
+    return await deps.labels.merge(known.id, _checked(labels))
 
 
 @router.delete("/labels/{key:path}", status_code=204, dependencies=[Depends(admin)], responses=_REFUSALS)
-async def remove_label(node: Node, key: Key, parts: PartsOf) -> None:
-    """Remove one of the admin's labels; where it overruled the node's own, that one counts again."""
-    known = await known_node(parts, node)
+async def remove_label(node: Node, key: Key, deps: Deps) -> None:
+    """Remove one of the admin's labels; a label of the node with the same key becomes effective again."""
+    known = await known_node(deps, node)
     if wrong := complaint_about_key(key):
         raise InvalidRequest(f"key: {wrong}.", field="key")
-    await parts.labels.remove(known.id, key)
+    await deps.labels.remove(known.id, key)
 
 
 @router.put("/max-replicas-per-model", dependencies=[Depends(admin)], responses=_REFUSALS)
-async def set_max_replicas(node: Node, wanted: MaxReplicas, parts: PartsOf) -> MaxReplicasSet:
-    """Overrule the node, until it is handed back."""
-    await parts.overrides.max_replicas((await known_node(parts, node)).id, wanted.value)
+async def set_max_replicas(node: Node, wanted: MaxReplicas, deps: Deps) -> MaxReplicasSet:
+    """Override the node's value until the override is removed."""
+    await deps.overrides.max_replicas((await known_node(deps, node)).id, wanted.value)
     return MaxReplicasSet(max_replicas_per_model=wanted.value)
 
 
 @router.delete("/max-replicas-per-model", dependencies=[Depends(admin)], responses=_REFUSALS)
-async def hand_back_max_replicas(node: Node, parts: PartsOf) -> HandedBack:
-    await parts.overrides.max_replicas((await known_node(parts, node)).id, None)
-    return HandedBack()
+async def hand_back_max_replicas(node: Node, deps: Deps) -> OverrideRemoved:
+    await deps.overrides.max_replicas((await known_node(deps, node)).id, None)
+    return OverrideRemoved()
 
 
 @router.put("/vram-budget", dependencies=[Depends(admin)], responses=_REFUSALS)
-async def set_vram_budget(node: Node, wanted: VramBudget, parts: PartsOf) -> VramBudgetSet:
-    """Overrule the node, until it is handed back; an empty value is no budget at all."""
+async def set_vram_budget(node: Node, wanted: VramBudget, deps: Deps) -> VramBudgetSet:
+    """Override the node's value until the override is removed; an empty value means no budget."""
     budget = str(wanted.value)
-    await parts.overrides.vram_budget((await known_node(parts, node)).id, budget)
+    await deps.overrides.vram_budget((await known_node(deps, node)).id, budget)
     return VramBudgetSet(vram_budget=budget)
 
 
 @router.delete("/vram-budget", dependencies=[Depends(admin)], responses=_REFUSALS)
-async def hand_back_vram_budget(node: Node, parts: PartsOf) -> HandedBack:
-    await parts.overrides.vram_budget((await known_node(parts, node)).id, None)
-    return HandedBack()
+async def hand_back_vram_budget(node: Node, deps: Deps) -> OverrideRemoved:
+    await deps.overrides.vram_budget((await known_node(deps, node)).id, None)
+    return OverrideRemoved()
 
 
 def _checked(labels: dict[str, str] | None) -> dict[str, str]:

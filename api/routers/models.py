@@ -1,24 +1,24 @@
-"""A model, wherever it runs."""
+"""A model on all nodes that run it."""
 
 from fastapi import APIRouter, Request
 
-from api import auditing
-from api.auth import Operator
-from api.parts import PartsOf
-from api.problems import responses
-from contracts.models_http import ModelBody, Unloading, UnloadView
+from nodesmith.api import auditing
+from nodesmith.api.auth import Operator
+from nodesmith.api.dependencies import Deps
+from nodesmith.api.problems import responses
+from nodesmith.contracts.http.models import ModelBody, UnloadResult, UnloadView
 
 router = APIRouter(prefix="/api/models", tags=["models and logs"])
 
 
 @router.post("/unload", responses=responses(400))
-async def unload_everywhere(body: ModelBody, request: Request, parts: PartsOf, _actor: Operator) -> UnloadView:
-    """Free what a model holds on every node that has it. A node that fails is named and keeps it; the others go on.
+async def unload_everywhere(body: ModelBody, request: Request, deps: Deps, _actor: Operator) -> UnloadView:
+    """Unload a model on every node that runs it. A node that fails is named and keeps the model; the others continue.
 
-    Nodes are asked what runs on them: one that is away, or does not say within two seconds, is named too. A model that
-    runs nowhere is unloaded already.
+    Nodes are asked for their running models: one that is away, or does not answer within two seconds, is named too.
+    A model that runs nowhere counts as unloaded.
     """
-    done = await parts.models.unload_everywhere(await parts.nodes.list(), body.model_name)
-    results = (Unloading.UNLOADED, Unloading.FAILED, Unloading.UNKNOWN)
-    auditing.tell(request, target=body.model_name, after={result: done.named(result) for result in results})
+    done = await deps.models.unload_everywhere(await deps.nodes.list(), body.model_name)
+    results = (UnloadResult.UNLOADED, UnloadResult.FAILED, UnloadResult.UNKNOWN)
+    auditing.record(request, target=body.model_name, after={result: done.named(result) for result in results})
     return done

@@ -1,19 +1,19 @@
-"""The list of nodes, for people: filtered, sorted, in pages."""
+"""The list of nodes: filtered, sorted, in pages."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import TypeAdapter
 
-from api.auth import viewer
-from api.parts import PartsOf
-from api.problems import responses
-from contracts.node_http import NodeView
-from domain.errors import InvalidRequest
-from domain.identity import family_of
-from domain.node import NodeStatus
-from domain.selector import parse
-from store.node_list import SORTS, NodePage, NodeQuery
+from nodesmith.api.auth import viewer
+from nodesmith.api.dependencies import Deps
+from nodesmith.api.problems import responses
+from nodesmith.contracts.http.nodes import NodeView
+from nodesmith.domain.errors import InvalidRequest
+from nodesmith.domain.identity import family_of
+from nodesmith.domain.node import NodeStatus
+from nodesmith.domain.selector import parse
+from nodesmith.store.nodes.node_list import SORTS, NodePage, NodeQuery
 
 router = APIRouter(prefix="/api/nodes", tags=["nodes"], dependencies=[Depends(viewer)])
 
@@ -24,23 +24,23 @@ SelectorText = Annotated[
     str,
     Query(
         max_length=2000,
-        description="Labels as in Kubernetes: `a=b`, `a!=b`, `a in (x,y)`, `a notin (x,y)`, `a`, `!a`; a comma is and.",
+        description="Labels as in Kubernetes: `a=b`, `a!=b`, `a in (x,y)`, `a notin (x,y)`, `a`, `!a`; a comma is AND.",
         examples=["gpu.vram in (24GB,48GB),zone!=b"],
     ),
 ]
 Backend = Annotated[
-    str, Query(max_length=255, pattern=r"^[^\x00]*$", description="Only with this backend.", examples=["echo"])
+    str, Query(max_length=255, pattern=r"^[^\x00]*$", description="Only nodes with this backend.", examples=["echo"])
 ]
-Statuses = Annotated[list[NodeStatus] | None, Query(description="Only in this status; may be given more than once.")]
-Text = Annotated[str, Query(max_length=255, description="A part of the name, the id or the address.")]
+Statuses = Annotated[list[NodeStatus] | None, Query(description="Only nodes in this status; may be repeated.")]
+Text = Annotated[str, Query(max_length=255, description="Part of the name, the id or the address.")]
 Sort = Annotated[
-    str, Query(max_length=40, description=f"{', '.join(SORTS)}; `-` in front turns it round.", examples=["-created_at"])
+    str, Query(max_length=40, description=f"{', '.join(SORTS)}; `-` prefix: descending.", examples=["-created_at"])
 ]
-Limit = Annotated[int | None, Query(ge=1, le=LARGEST_PAGE, description="At most so many; without it, all of them.")]
-Cursor = Annotated[str, Query(max_length=2000, description=f"`{NEXT}` of the page before.")]
+Limit = Annotated[int | None, Query(ge=1, le=LARGEST_PAGE, description="At most this many; default: all.")]
+Cursor = Annotated[str, Query(max_length=2000, description=f"`{NEXT}` of the previous page.")]
 
 _HEADERS = {
-    TOTAL: {"description": "How many there are on all pages together.", "schema": {"type": "integer"}},
+    TOTAL: {"description": "Number of nodes on all pages.", "schema": {"type": "integer"}},
     NEXT: {"description": "The cursor of the next page; absent on the last.", "schema": {"type": "string"}},
     "Link": {"description": '`rel="next"`: the next page.', "schema": {"type": "string"}},
 }
@@ -50,7 +50,7 @@ _NODES = TypeAdapter(list[NodeView])
 @router.get("", response_model=list[NodeView], responses={200: {"headers": _HEADERS}, **responses(400)})
 async def list_nodes(
     request: Request,
-    parts: PartsOf,
+    deps: Deps,
     *,
     status: Statuses = None,
     selector: SelectorText = "",
@@ -60,7 +60,7 @@ async def list_nodes(
     limit: Limit = None,
     cursor: Cursor = "",
 ) -> Response:
-    """The nodes, by name unless told otherwise; the status is derived at this moment."""
+    """The nodes, sorted by name by default; the status is computed at the time of the request."""
     query = NodeQuery(
         statuses=_known(status or []),
         selector=parse(selector),
@@ -70,7 +70,7 @@ async def list_nodes(
         limit=limit,
         cursor=cursor,
     )
-    page = await parts.node_list.page(query)
+    page = await deps.node_list.page(query)
     return Response(_NODES.dump_json(page.nodes), media_type="application/json", headers=_headers(request, page))
 
 

@@ -1,17 +1,18 @@
-"""The page for people, its files, and the documentation of the API; nothing comes from another host."""
+"""The overview page, its files, and the API documentation; nothing is loaded from another host."""
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, HTTPException, Path
+from fastapi import APIRouter, Depends, HTTPException, Path, Request
 from fastapi.responses import FileResponse, HTMLResponse
 
-from api.auth import viewer
-from api.pages import STATIC, page
-from api.parts import PartsOf
+from nodesmith.api.auth import viewer
+from nodesmith.api.dependencies import Deps
+from nodesmith.api.pages import STATIC, page
+from nodesmith.api.temporal_ui import address_for
 
 router = APIRouter(include_in_schema=False, dependencies=[Depends(viewer)])
 
-_FILES = {"nodesmith.css": "text/css", "overview.js": "text/javascript", "docs.js": "text/javascript"}
+_FILES = {"overview.js": "text/javascript", "docs.js": "text/javascript"}
 
 
 @router.get("/")
@@ -25,9 +26,9 @@ async def docs() -> HTMLResponse:
 
 
 @router.get("/links.json")
-async def links(parts: PartsOf) -> dict[str, str]:
-    """Where else there is something to see."""
-    return {"temporal_ui": parts.temporal_ui_url}
+async def links(request: Request, deps: Deps) -> dict[str, str]:
+    """Links to related user interfaces."""
+    return {"temporal_ui": address_for(request, deps)}
 
 
 @router.get("/static/{file}")

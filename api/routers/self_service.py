@@ -1,27 +1,27 @@
-"""What a node does for itself: register, heartbeat, go and come back. Paths, codes and bodies are LocalAI's."""
+"""A node's own routes: register, heartbeat, leave, return. Paths, codes and bodies are LocalAI's."""
 
 from fastapi import APIRouter, Depends, Request
 
-from api.auth import Bearer, Speaker, itself
-from api.parts import PartsOf
-from api.problems import responses
-from contracts.http import Message
-from contracts.messages import Heartbeat, Resources
-from contracts.models_http import NodeModel
-from contracts.node_http import Leaving, RegisterRequest, RegisterResponse
+from nodesmith.api.auth import Bearer, CallingNode, own_node
+from nodesmith.api.dependencies import Deps
+from nodesmith.api.problems import responses
+from nodesmith.contracts.http.models import NodeModel
+from nodesmith.contracts.http.nodes import LeaveBody, RegisterRequest, RegisterResponse
+from nodesmith.contracts.http.shared import Message
+from nodesmith.contracts.nats.messages import Heartbeat, Resources
 
-router = APIRouter(prefix="/api/node", tags=["nodes: self-service"], dependencies=[Depends(itself)])
+router = APIRouter(prefix="/api/node", tags=["nodes: self-service"], dependencies=[Depends(own_node)])
 
 _ANY_BODY = {
     "requestBody": {
-        "description": "What the node has; a body that cannot be read is ignored.",
+        "description": "The node's resources; an unreadable body is ignored.",
         "content": {"application/json": {"schema": Resources.model_json_schema()}},
     }
 }
 _LEAVING = {
     "requestBody": {
-        "description": "Which process of the node goes; none is needed.",
-        "content": {"application/json": {"schema": Leaving.model_json_schema()}},
+        "description": "Which process of the node leaves; optional.",
+        "content": {"application/json": {"schema": LeaveBody.model_json_schema()}},
     }
 }
 
@@ -33,50 +33,50 @@ _LEAVING = {
     responses=responses(400, 409, 410),
     summary="Register",
 )
-async def register(request: RegisterRequest, parts: PartsOf, token: Bearer) -> RegisterResponse:
-    """A new node, a renewal of its credential, or a new boot. Takes the registration token or the node's own."""
-    return await parts.registration.register(request, bearer=token)
+async def register(request: RegisterRequest, deps: Deps, token: Bearer) -> RegisterResponse:
+    """Register a node, renew its credential, or report a new boot. Takes the registration token or the node's own."""
+    return await deps.registration.register(request, bearer=token)
 
 
 @router.post("/{node}/heartbeat", responses=responses(404), openapi_extra=_ANY_BODY, summary="Heartbeat over HTTP")
-async def heartbeat(known: Speaker, request: Request, parts: PartsOf) -> Message:
-    """A sign of life of a LocalAI worker; our own agents heartbeat over NATS."""
-    parts.heartbeats.take(Heartbeat(node_id=known.id, resources=_resources(await request.body())))
+async def heartbeat(known: CallingNode, request: Request, deps: Deps) -> Message:
+    """Heartbeat of a LocalAI worker; our own agents send heartbeats over NATS."""
+    deps.heartbeats.add(Heartbeat(node_id=known.id, resources=_resources(await request.body())))
     return Message(message="heartbeat received")
 
 
 @router.post("/{node}/drain", responses=responses(404), summary="About to go")
-async def drain(known: Speaker, parts: PartsOf) -> Message:
-    """The node is about to go: it gets no new work, and its operations wait for its return."""
-    await parts.lifecycle.leaving(known)
+async def drain(known: CallingNode, deps: Deps) -> Message:
+    """The node is about to leave: it gets no new work, and its operations wait for its return."""
+    await deps.lifecycle.leaving(known)
     return Message(message="node set to draining")
 
 
 @router.post("/{node}/resume", responses=responses(404), summary="Stay after all")
-async def resume(known: Speaker, parts: PartsOf) -> Message:
-    """Take the node's own leaving back. What an admin decided, drain or approval, is not changed by it."""
-    await parts.lifecycle.stayed(known)
+async def resume(known: CallingNode, deps: Deps) -> Message:
+    """The node stays after all. An admin's drain or pending approval is not changed."""
+    await deps.lifecycle.stayed(known)
     return Message(message="node resumed")
 
 
 @router.post("/{node}/deregister", responses=responses(404), openapi_extra=_LEAVING, summary="Gone")
 @router.delete("/{node}", responses=responses(404), openapi_extra=_LEAVING, summary="Gone")
-async def deregister(known: Speaker, request: Request, parts: PartsOf) -> Message:
-    """The node is gone until it registers again; nothing of it is forgotten."""
-    await parts.lifecycle.left(known, boot_id=_boot(await request.body()))
+async def deregister(known: CallingNode, request: Request, deps: Deps) -> Message:
+    """The node is offline until it registers again; its data are kept."""
+    await deps.lifecycle.left(known, boot_id=_boot(await request.body()))
     return Message(message="node set to offline")
 
 
 @router.get("/{node}/models", response_model_exclude_none=True, responses=responses(404), summary="Models on the node")
-async def models(known: Speaker, parts: PartsOf) -> list[NodeModel]:
-    """What runs there, as the node itself says. A LocalAI worker asks before it goes, and must not wait for itself."""
-    return await parts.models.glanced(known)
+async def models(known: CallingNode, deps: Deps) -> list[NodeModel]:
+    """Running models as the node reports them. A LocalAI worker calls this on leaving and must not wait for itself."""
+    return await deps.models.running_if_answered(known)
 
 
 def _boot(body: bytes) -> str:
-    """Our own agents say which process goes; LocalAI sends no body, and nothing depends on it."""
+    """Our own agents name the process that leaves; LocalAI sends no body, and none is needed."""
     try:
-        return Leaving.model_validate_json(body).boot_id
+        return LeaveBody.model_validate_json(body).boot_id
     except ValueError:
         return ""
 

@@ -1,25 +1,38 @@
-"""Signing a browser in: the admin gets a link, the link works once and leaves a session cookie."""
+"""Browser sign-in and sign-out: a link works once and sets a session cookie; a session lasts until it is ended."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Request
-from fastapi.responses import RedirectResponse
+from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi.responses import FileResponse, RedirectResponse
 
-from api import auditing
-from api.auth import SESSION_COOKIE, CallerOf, any_role, anyone
-from api.parts import PartsOf
-from api.problems import responses
-from contracts.http import SignInLink
-from domain.errors import NotSignedIn
+from nodesmith.api import auditing
+from nodesmith.api.auth import Bearer, CallerOf, Session, any_role, anyone, session_cookie, viewer
+from nodesmith.api.dependencies import Deps
+from nodesmith.api.idempotency import shown_once
+from nodesmith.api.pages import STYLES, styles
+from nodesmith.api.problems import responses
+from nodesmith.api.temporal_ui import RETURN_COOKIE, url_after_sign_in
+from nodesmith.contracts.http.access import SessionView
+from nodesmith.contracts.http.shared import Message, SignInLink
+from nodesmith.domain.errors import InvalidRequest, NotSignedIn
+from nodesmith.store.access.sign_in import id_of
 
 router = APIRouter(tags=["sign-in"])
 
 
-@router.post("/api/sign-in-links", status_code=201, dependencies=[Depends(any_role)], responses=responses())
-async def new_link(request: Request, parts: PartsOf, caller: CallerOf) -> SignInLink:
-    """A link that signs one browser in, once, with the role of the token that asks for it."""
-    code, expires_at = await parts.sign_in.new_code(caller)
-    auditing.tell(request, target=caller.name, after={"role": caller.role, "expires_at": expires_at.isoformat()})
+@router.get(STYLES, include_in_schema=False, dependencies=[Depends(anyone)])
+async def styles_of_all_pages() -> FileResponse:
+    """Public: the sign-in page needs them too."""
+    return styles()
+
+
+@router.post(
+    "/api/sign-in-links", status_code=201, dependencies=[Depends(any_role), Depends(shown_once)], responses=responses()
+)
+async def new_link(request: Request, deps: Deps, caller: CallerOf) -> SignInLink:
+    """Create a link that signs in one browser, once, with the role of the token that requested it."""
+    code, expires_at = await deps.sign_in.new_code(caller)
+    auditing.record(request, target=caller.name, after={"role": caller.role, "expires_at": expires_at.isoformat()})
     return SignInLink(url=str(request.url_for("open_link", code=code)), expires_at=expires_at)
 
 
@@ -31,19 +44,52 @@ async def new_link(request: Request, parts: PartsOf, caller: CallerOf) -> SignIn
     responses={303: {"description": "Signed in; continue at /"}, **responses(400)},
 )
 async def open_link(
-    code: Annotated[str, Path(description="The code of the link.")], request: Request, parts: PartsOf
+    code: Annotated[str, Path(description="The code of the link.")], request: Request, deps: Deps
 ) -> RedirectResponse:
-    session = await parts.sign_in.redeem(code)
+    session = await deps.sign_in.redeem(code)
     if session is None:
-        raise NotSignedIn("This sign-in link was used already, or its time is over.")
+        raise NotSignedIn("This sign-in link was used already, or it has expired.")
     token, expires_at = session
-    response = RedirectResponse("/", status_code=303)
-    response.set_cookie(
-        SESSION_COOKIE,
-        token,
-        expires=expires_at,
-        httponly=True,
-        samesite="strict",
-        secure=request.url.scheme == "https",
-    )
+    response = RedirectResponse(url_after_sign_in(request, deps), status_code=303)
+    response.delete_cookie(RETURN_COOKIE)
+    response.set_cookie(session_cookie(request), token, expires=expires_at, **_cookie(request))
     return response
+
+
+@router.post("/api/sign-out", dependencies=[Depends(any_role)], responses=responses(400, 403))
+async def sign_out(
+    request: Request, response: Response, deps: Deps, caller: CallerOf, *, token: Bearer, session: Session
+) -> Message:
+    """Sign this browser out. Its open event streams end at their next keep-alive."""
+    if token or not session:
+        raise InvalidRequest("The request has a token and no session. To revoke a token: `nodesmith tokens revoke`.")
+    ended = await deps.access.end_session(id_of(session), by=caller)
+    auditing.record(request, target=ended.actor, target_id=ended.id)
+    response.delete_cookie(session_cookie(request), **_cookie(request))
+    return Message(message="signed out")
+
+
+@router.get("/api/sessions", name="list", dependencies=[Depends(viewer)], responses=responses())
+async def list_sessions(deps: Deps, caller: CallerOf) -> list[SessionView]:
+    """The signed-in browsers of the caller; for an admin, all of them."""
+    return list(await deps.access.sessions(of=caller))
+
+
+@router.delete(
+    "/api/sessions/{session_id}", name="end", dependencies=[Depends(any_role)], responses=responses(403, 404)
+)
+async def end_session(
+    session_id: Annotated[str, Path(description="The id of the session.")],
+    request: Request,
+    deps: Deps,
+    caller: CallerOf,
+) -> SessionView:
+    """Sign out one of the caller's browsers; for an admin, any browser."""
+    ended = await deps.access.end_session(session_id, by=caller)
+    auditing.record(request, target=ended.actor, target_id=ended.id, before={"role": ended.role})
+    return ended
+
+
+def _cookie(request: Request) -> dict[str, Any]:
+    """Not readable by scripts nor sent to other sites; with TLS, never sent without it."""
+    return {"path": "/", "httponly": True, "samesite": "strict", "secure": request.url.scheme == "https"}

@@ -1,4 +1,4 @@
-"""How hosts are reached: set by an admin, told only to a node that asks with its own credential."""
+"""Source settings: how hosts are reached. Admins set them; only a node with its own credential can read them."""
 
 import re
 from typing import Annotated, Any
@@ -6,14 +6,14 @@ from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 
-from api import auditing
-from api.auth import Admin, Bearer, NodeId, admin, itself
-from api.parts import PartsOf
-from api.problems import responses
-from contracts.http import Message
-from contracts.sources import SourceAccess, SourceRequest, SourceView
-from domain.errors import InvalidRequest, NotAllowed, NotSignedIn, UnknownSource
-from domain.secrets import hash_token
+from nodesmith.api import auditing
+from nodesmith.api.auth import Admin, Bearer, NodeId, admin, own_node
+from nodesmith.api.dependencies import Deps
+from nodesmith.api.problems import responses
+from nodesmith.contracts.http.shared import Message
+from nodesmith.contracts.http.sources import SourceAccess, SourceRequest, SourceView
+from nodesmith.domain.errors import InvalidRequest, NotAllowed, NotSignedIn, UnknownSource
+from nodesmith.domain.secrets import hash_token
 
 router = APIRouter(prefix="/api", tags=["sources"])
 
@@ -22,73 +22,75 @@ Host = Annotated[str, Path(max_length=255, pattern=_HOST, description="name, or 
 
 
 @router.get("/sources", name="list", dependencies=[Depends(admin)], responses=responses())
-async def list_sources(parts: PartsOf) -> list[SourceView]:
-    """For which hosts something is set; never the passwords."""
-    return list(await parts.gallery.sources.list())
+async def list_sources(deps: Deps) -> list[SourceView]:
+    """The hosts with settings, without the passwords."""
+    return list(await deps.gallery.sources.list())
 
 
 @router.put("/sources/{host}", name="set", responses=responses(400))
-async def set_source(host: Host, body: SourceRequest, request: Request, parts: PartsOf, actor: Admin) -> SourceView:
-    """Say how a host is reached: credential, certificates, proxy; all of it at once."""
+async def set_source(host: Host, body: SourceRequest, request: Request, deps: Deps, actor: Admin) -> SourceView:
+    """Set how a host is reached: credential, certificates and proxy, all at once."""
     _check(body)
-    before = await _told(parts, host)
-    view = await parts.gallery.sources.put(host.casefold(), body, by=actor)
-    auditing.tell(request, target=view.host, before=before, after=view.model_dump(mode="json", include=_TOLD))
+    before = await _audit_facts(deps, host)
+    view = await deps.gallery.sources.put(host.casefold(), body, by=actor)
+    auditing.record(
+        request, target=view.host, before=before, after=view.model_dump(mode="json", include=_AUDITED_FIELDS)
+    )
     return view
 
 
 @router.delete("/sources/{host}", name="remove", responses=responses(400, 404))
-async def remove_source(host: Host, request: Request, parts: PartsOf, _actor: Admin) -> Message:
-    """Forget what was set for a host."""
-    before = await _told(parts, host)
-    if not await parts.gallery.sources.remove(host.casefold()):
+async def remove_source(host: Host, request: Request, deps: Deps, _actor: Admin) -> Message:
+    """Remove the settings of a host."""
+    before = await _audit_facts(deps, host)
+    if not await deps.gallery.sources.remove(host.casefold()):
         raise UnknownSource(f"Nothing is set for {host}.", host=host)
-    auditing.tell(request, target=host.casefold(), before=before)
+    auditing.record(request, target=host.casefold(), before=before)
     return Message(message="source removed")
 
 
-async def _told(parts: PartsOf, host: str) -> dict[str, Any] | None:
-    """What the audit trail may know of what is set for a host."""
-    found = (each for each in await parts.gallery.sources.list() if each.host == host.casefold())
-    return next((each.model_dump(mode="json", include=_TOLD) for each in found), None)
+async def _audit_facts(deps: Deps, host: str) -> dict[str, Any] | None:
+    """The settings of a host, without secrets, for the audit trail."""
+    found = (each for each in await deps.gallery.sources.list() if each.host == host.casefold())
+    return next((each.model_dump(mode="json", include=_AUDITED_FIELDS) for each in found), None)
 
 
 @router.get(
     "/node/{node}/sources",
     tags=["nodes: self-service"],
-    dependencies=[Depends(itself)],
+    dependencies=[Depends(own_node)],
     responses=responses(400, 404),
     summary="How a host is reached",
 )
 async def access(
-    node: NodeId, parts: PartsOf, token: Bearer, host: Annotated[str, Query(description="name, or name:port")] = ""
+    node: NodeId, deps: Deps, token: Bearer, host: Annotated[str, Query(description="name, or name:port")] = ""
 ) -> SourceAccess:
-    """For a node with its own credential, and for nobody else: not for admins, nor with the registration token."""
+    """For a node with its own credential, while it carries out an operation that fetches from that host.
+
+    Refused to every other caller, admins and the registration token included. Each operation leaves an audit row.
+    """
     if not token:
         raise NotSignedIn
-    speaker = await parts.nodes.with_credential(hash_token(token))
+    speaker = await deps.nodes.with_credential(hash_token(token))
     if speaker is None:
         raise NotSignedIn
     if node not in (speaker.id, speaker.name):
-        raise NotAllowed("A node asks for itself only.")
+        raise NotAllowed("A node can read only its own settings.")
     if speaker.approved_at is None:
         raise NotAllowed("The node waits for approval.")
     if not re.fullmatch(_HOST, host):
         raise InvalidRequest("host: a name, or name:port, is expected.", field="host")
-    found = await parts.gallery.sources.access(host)
-    if found is None:
-        raise UnknownSource(f"Nothing is set for {host}.", host=host)
-    return found
+    return await deps.gallery.secrets.hand_out(speaker, host)
 
 
-_TOLD = {"username", "has_password", "has_ca", "has_proxy"}
+_AUDITED_FIELDS = {"username", "has_password", "has_ca", "has_proxy", "realms"}
 
 
 def _check(body: SourceRequest) -> None:
     if body.ca and "-----BEGIN CERTIFICATE-----" not in body.ca:
         raise InvalidRequest("ca: certificates in PEM are expected.", field="ca")
     if "PRIVATE KEY-----" in body.ca:
-        raise InvalidRequest("ca: there is a private key in it; nodes need the certificates alone.", field="ca")
+        raise InvalidRequest("ca: it contains a private key; send the certificates only.", field="ca")
     try:
         parts = urlsplit(body.proxy)
         ok = not body.proxy or (parts.scheme in ("http", "https") and bool(parts.hostname))

@@ -1,39 +1,46 @@
-"""The tokens of people and programs, for admins."""
+"""The tokens of users and programs, for admins."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
 
-from api import auditing
-from api.auth import CallerOf, admin
-from api.parts import PartsOf
-from api.problems import responses
-from contracts.access import TokenCreated, TokenRequest, TokenView
+from nodesmith.api import auditing
+from nodesmith.api.auth import CallerOf, admin
+from nodesmith.api.dependencies import Deps
+from nodesmith.api.idempotency import shown_once
+from nodesmith.api.problems import responses
+from nodesmith.contracts.http.access import TokenCreated, TokenRequest, TokenView
 
 router = APIRouter(prefix="/api/tokens", tags=["tokens"], dependencies=[Depends(admin)])
 
 
 @router.get("", name="list", responses=responses())
-async def list_tokens(parts: PartsOf) -> list[TokenView]:
-    """All tokens, those in force first; never their secrets."""
-    return list(await parts.access.tokens.list())
+async def list_tokens(deps: Deps) -> list[TokenView]:
+    """All tokens, valid ones first, without their secrets."""
+    return list(await deps.access.tokens.list())
 
 
-@router.post("", name="create", status_code=201, responses=responses(400, 409))
-async def create_token(body: TokenRequest, request: Request, parts: PartsOf, caller: CallerOf) -> TokenCreated:
-    """A new token. Its secret is in this answer and nowhere else."""
-    made = await parts.access.create(body, by=caller)
+@router.post(
+    "",
+    name="create",
+    status_code=201,
+    dependencies=[Depends(admin), Depends(shown_once)],
+    responses=responses(400, 409),
+)
+async def create_token(body: TokenRequest, request: Request, deps: Deps, caller: CallerOf) -> TokenCreated:
+    """Create a token. Only this response contains its secret."""
+    made = await deps.access.create(body, by=caller)
     after = made.model_dump(mode="json", include={"role", "expires_at"})
-    auditing.tell(request, target=made.name, target_id=made.id, after=after)
+    auditing.record(request, target=made.name, target_id=made.id, after=after)
     return made
 
 
 @router.delete("/{token}", name="revoke", responses=responses(400, 404))
 async def revoke_token(
-    token: Annotated[str, Path(description="Id or name of the token.")], request: Request, parts: PartsOf
+    token: Annotated[str, Path(description="Id or name of the token.")], request: Request, deps: Deps
 ) -> TokenView:
-    """From now on it opens nothing, nor do the browsers that it signed in."""
-    revoked = await parts.access.revoke(token)
+    """Revoke a token; the browsers that it signed in lose access too."""
+    revoked = await deps.access.revoke(token)
     before = revoked.model_dump(mode="json", include={"role", "expires_at"})
-    auditing.tell(request, target=revoked.name, target_id=revoked.id, before=before)
+    auditing.record(request, target=revoked.name, target_id=revoked.id, before=before)
     return revoked

@@ -9,6 +9,7 @@ const COLOURS = {
 const SHOWN_AFTER_THE_END_MS = 30_000;
 
 const operations = new Map();
+let temporalUi = ""; // under the host name of this page: the browser is signed in there and nowhere else
 const byId = (id) => document.getElementById(id);
 
 function element(tag, text, className) {
@@ -66,7 +67,8 @@ function runCell(operation) {
   const cell = element("td", undefined, "tight");
   if (operation.temporal_url) {
     const link = element("a", "history");
-    link.href = operation.temporal_url;
+    const { pathname, search } = new URL(operation.temporal_url);
+    link.href = temporalUi ? new URL(pathname + search, temporalUi) : operation.temporal_url;
     link.rel = "noreferrer";
     cell.append(link);
   }
@@ -159,6 +161,10 @@ function follow() {
     quietly(readOperation(JSON.parse(event.data).op_id));
     quietly(readNodes());
   });
+  events.addEventListener("reset", () => { // the database was restored to an older copy
+    operations.clear();
+    quietly(Promise.all([readOperations(), readNodes()]));
+  });
   events.addEventListener("progress", (event) => {
     const tick = JSON.parse(event.data);
     const operation = operations.get(tick.op_id);
@@ -171,10 +177,19 @@ function follow() {
 async function showLinks() {
   const links = await ask("/links.json");
   if (!links.temporal_ui) return;
-  byId("temporal").href = links.temporal_ui;
+  temporalUi = links.temporal_ui;
+  byId("temporal").href = temporalUi;
   byId("temporal").hidden = false;
+  showOperations();
 }
 
+async function signOut() {
+  const response = await fetch("/api/sign-out", { method: "POST" });
+  if (!response.ok && response.status !== 401) throw new Error(`sign-out: ${response.status}`);
+  location.reload();
+}
+
+byId("sign-out").addEventListener("click", () => quietly(signOut()));
 follow();
 quietly(showLinks());
 setInterval(() => quietly(readNodes()), 5000);

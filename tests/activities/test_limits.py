@@ -1,4 +1,4 @@
-"""How long a LocalAI worker gets for each kind of request, as its contract has it."""
+"""Timeouts of each kind of request to a LocalAI worker."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from activities.localai import LocalaiWorker
-from activities.sending import Sender
-from contracts.dispatch import DispatchTask
-from contracts.messages import BackendList, Command, CommandReply
-from contracts.temporal import OperationRequest, Policy, Wanted
-from domain.operation import Kind, Phase
+from nodesmith.activities.localai import LocalaiWorker
+from nodesmith.activities.send_command import Sender
+from nodesmith.contracts.nats.messages import BackendList, Command, CommandReply
+from nodesmith.contracts.temporal.dispatch import DispatchTask
+from nodesmith.contracts.temporal.operations import Intent, OperationRequest, Policy
+from nodesmith.domain.node import Protocol
+from nodesmith.domain.operation import Kind, Phase
 from tests.activities.permits import MemoryPermits
 
 
@@ -22,7 +23,7 @@ class SilentReports:
 
 
 class TimedLink:
-    """Answers at once, and keeps how long it might have taken."""
+    """Answers at once, and records the timeout of each request."""
 
     def __init__(self) -> None:
         self.limits: dict[str, float] = {}
@@ -42,12 +43,19 @@ class TimedLink:
 
 async def limits_of(kind: Kind) -> dict[str, float]:
     link: Any = TimedLink()
-    wanted = Wanted(kind=kind, backend="echo", family="echo")
+    wanted = Intent(kind=kind, backend="echo", family="echo")
     request = OperationRequest(
-        op_id="op", node_id="n1", node_name="n1", wanted=wanted, created_at=datetime(2026, 11, 17, tzinfo=UTC)
+        op_id="op",
+        node_id="n1",
+        node_name="n1",
+        protocol=Protocol.LOCALAI,
+        wanted=wanted,
+        created_at=datetime(2026, 11, 17, tzinfo=UTC),
     )
     task = DispatchTask(request=request, policy=Policy(request_timeout=timedelta(hours=3)), decision=1)
-    await LocalaiWorker(link, Sender(link, MemoryPermits(), task), task, _nobody).until_outcome()
+    permits = MemoryPermits()
+    permits.request = request
+    await LocalaiWorker(link, Sender(link, permits, task), task, _nobody).until_outcome()
     return dict(link.limits)
 
 

@@ -1,4 +1,4 @@
-"""LocalAI's workers on the wire they know: one long request, silence, and a list that tells the truth."""
+"""Operations on LocalAI workers: one long request, optional progress, and the backend list as evidence."""
 
 import asyncio
 import uuid
@@ -9,17 +9,25 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from nats.aio.msg import Msg
 
-from activities.localai import LocalaiWorker
-from activities.sending import Sender
-from bus.commands import NodeClient
-from bus.connection import Bus, connect_control, node_bus
-from bus.reports import ReportHub
-from contracts import subjects
-from contracts.dispatch import DispatchResult, DispatchTask, Ended, NatsUnreachable, NodeUnreachable, RowEnded, Silent
-from contracts.messages import BackendList, Command, CommandReply, Installed, Message, Outcome, Result
-from contracts.temporal import OperationRequest, Policy, RowEnd, Wanted
-from domain.node import Protocol
-from domain.operation import Kind, Phase, Reason, State
+from nodesmith.activities.localai import LocalaiWorker
+from nodesmith.activities.send_command import Sender
+from nodesmith.bus.commands import NodeClient
+from nodesmith.bus.connection import Bus, connect_control, node_bus
+from nodesmith.bus.reports import ReportHub
+from nodesmith.contracts.nats import subjects
+from nodesmith.contracts.nats.messages import BackendList, Command, CommandReply, Installed, Message, Outcome, Result
+from nodesmith.contracts.temporal.dispatch import (
+    DispatchResult,
+    DispatchTask,
+    Ended,
+    NatsUnreachable,
+    NodeUnreachable,
+    RowEnded,
+    Silent,
+)
+from nodesmith.contracts.temporal.operations import Intent, OperationRequest, Policy, RowEnd
+from nodesmith.domain.node import Protocol
+from nodesmith.domain.operation import Kind, Phase, Reason, State
 from tests.activities.permits import MemoryPermits
 from tests.conftest import NatsFactory
 from tests.servers import NatsForTests
@@ -73,9 +81,10 @@ class Scene:
             node_id=self.node_id,
             node_name="old-shelf",
             protocol=Protocol.LOCALAI,
-            wanted=Wanted(kind=kind, backend="llama-cpp", family="llama-cpp"),
+            wanted=Intent(kind=kind, backend="llama-cpp", family="llama-cpp"),
             created_at=self.asked_at,
         )
+        self.permits.request = request
         policy = Policy(request_timeout=timedelta(seconds=timeout))
         task = DispatchTask(request=request, policy=policy, decision=1, accepted=accepted)
         return LocalaiWorker(self._link, Sender(self._link, self.permits, task), task, _nobody)
@@ -94,9 +103,9 @@ async def _nobody(_: Phase) -> None:
 @asynccontextmanager
 async def scene_on(nats_server: NatsForTests) -> AsyncIterator[Scene]:
     node_id = str(uuid.uuid4())
-    control = await connect_control(nats_server.url, nats_server.issuer, name="test")
+    control = await connect_control(nats_server.url, nats_server.issuer, keys=nats_server.issuer, name="test")
     credential = nats_server.issuer.node_credential(node_id, protocol=1, lifetime=timedelta(hours=1))
-    node = node_bus(nats_server.url, node_id, lambda: credential)
+    node = node_bus(nats_server.url, node_id, lambda: credential, signs=False)
     node.start()
     await node.wait_up(10)
     hub = ReportHub(control)
@@ -115,21 +124,21 @@ async def scene(nats_server: NatsForTests) -> AsyncIterator[Scene]:
 
 
 async def test_a_silent_install_succeeds_by_its_reply_alone(scene: Scene) -> None:
-    """S35, S40: silent workers are legal; the reply is the truth."""
+    """S35, S40: a worker need not send progress; its reply decides."""
     await scene.worker.serves(subjects.install(scene.node_id), CommandReply(success=True, address="10.0.0.1:50051"))
     outcome = await scene.outcome(Kind.INSTALL)
     assert outcome.result is Result.SUCCEEDED
 
 
-async def test_a_refused_install_is_a_failure_with_the_workers_words(scene: Scene) -> None:
-    """S7: the reply's success is looked at, not only that one came."""
+async def test_refused_install_fails_with_the_error_of_the_worker(scene: Scene) -> None:
+    """S7: the success field of the reply counts, not only its arrival."""
     await scene.worker.serves(subjects.install(scene.node_id), CommandReply(error='backend "x" not found'))
     outcome = await scene.outcome(Kind.INSTALL)
     assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.NODE_ERROR)
     assert "not found" in outcome.error
 
 
-async def test_an_install_that_left_the_backend_there_says_so(scene: Scene) -> None:
+async def test_failed_install_with_backend_on_disk_reports_a_failed_start(scene: Scene) -> None:
     """An error although it is on the disk: installed, the process did not start."""
     await scene.worker.lists()
     reply = CommandReply(error="process died")
@@ -192,8 +201,8 @@ async def test_worker_gets_nothing_for_an_operation_whose_row_has_ended(scene: S
 
 
 @pytest.mark.private_stack
-async def test_without_nats_nothing_was_sent_and_nothing_is_told_as_begun(private_nats: NatsFactory) -> None:
-    """It waits for NATS, and not for fifteen minutes as if the worker had been asked."""
+async def test_nats_outage_sends_nothing_and_reports_no_start(private_nats: NatsFactory) -> None:
+    """The operation waits for NATS, instead of 15 minutes for a worker that received nothing."""
     nats = await private_nats()
     async with scene_on(nats) as scene:
         await nats.kill()
@@ -201,7 +210,7 @@ async def test_without_nats_nothing_was_sent_and_nothing_is_told_as_begun(privat
         assert scene.permits.sent == 0
 
 
-async def test_removing_what_is_not_there_changes_nothing_and_a_refusal_is_a_failure(scene: Scene) -> None:
+async def test_removing_a_missing_backend_succeeds_without_a_change(scene: Scene) -> None:
     """G7: a refused delete is never recorded as done."""
     await scene.worker.serves(subjects.delete(scene.node_id), CommandReply(error='backend "x": backend not found'))
     outcome = await scene.outcome(Kind.REMOVE)

@@ -1,8 +1,10 @@
-"""Archives for tests, good and bad."""
+"""Valid and invalid archives for tests."""
 
+import bz2
 import gzip
 import hashlib
 import io
+import lzma
 import os
 import sys
 import tarfile
@@ -58,7 +60,7 @@ def special(name: str, kind: bytes, target: str = "") -> Add:
 
 
 def attributed(name: str, **attributes: str) -> Add:
-    """A file with pax attributes; they go before what its header says."""
+    """A file with pax attributes, which override its header."""
 
     def add(archive: tarfile.TarFile) -> None:
         member = tarfile.TarInfo(name)
@@ -66,6 +68,26 @@ def attributed(name: str, **attributes: str) -> Add:
         archive.addfile(member)
 
     return add
+
+
+def many(number: int, add: Add) -> Add:
+    def added(archive: tarfile.TarFile) -> None:
+        for _ in range(number):
+            add(archive)
+
+    return added
+
+
+def timed(name: str, mtime: float) -> Add:
+    """A file with a modification time as a pax attribute."""
+    return attributed(name, mtime=str(mtime))
+
+
+def with_first_byte(content: bytes, member: int, place: int, byte: int) -> bytes:
+    """The same archive, with a byte of one header changed and its checksum left as it was."""
+    plain = bytearray(gzip.decompress(content))
+    plain[member * 1024 + place] = byte
+    return gzip.compress(bytes(plain), 1)
 
 
 def folder(name: str) -> Add:
@@ -111,10 +133,24 @@ ESCAPES: dict[str, bytes] = {
 
 
 def _headed(kind: bytes, size: int) -> bytes:
-    """A header that says that so much of a description follows."""
+    """A header that announces an extended header of that size."""
+    return gzip.compress(_header(kind, size) + bytes(size), 1)
+
+
+def _header(kind: bytes, size: int) -> bytes:
     header = tarfile.TarInfo("x")
     header.type, header.size = kind, size
-    return gzip.compress(header.tobuf() + bytes(size), 1)
+    return header.tobuf()
+
+
+def _global(number: int) -> bytes:
+    """An archive with that many global attributes."""
+    buffer = io.BytesIO()
+    attributes = {f"key{each}": "x" for each in range(number)}
+    with tarfile.open(fileobj=buffer, mode="w:gz", format=tarfile.PAX_FORMAT, pax_headers=attributes) as archive:
+        regular("a")(archive)
+        regular("b")(archive)
+    return buffer.getvalue()
 
 
 _GOOD = packed(run_sh=b"#!/bin/sh\n", payload=os.urandom(200_000))
@@ -137,5 +173,27 @@ DAMAGED: dict[str, bytes] = {
     "a hard link to itself": built(hardlink("a", "a")),
     "attributes without end": _headed(tarfile.XHDTYPE, 20_000_000),
     "a name without end": _headed(tarfile.GNUTYPE_LONGNAME, 20_000_000),
+    "paths of 1,500 folders": built(regular("/".join(["d"] * 1500))),
+    "a folder in 1,500 folders": built(folder("/".join(["d"] * 1500))),
+    "1,000 descriptions of one member": gzip.compress(_header(tarfile.XHDTYPE, 0) * 1000 + bytes(1024), 1),
+    "a time that is no number": built(regular("a"), timed("b", float("nan"))),
+    "a time before all times": built(timed("b", -1e20)),
+    "a time after all times": built(timed("b", 1e20)),
+    "a time without end": built(timed("b", float("inf"))),
+    "a size below nothing": built(attributed("b", size="-5")),
+    "holes beyond the end": built(attributed("b", **{"GNU.sparse.map": "9999,1", "GNU.sparse.size": "5"})),
+    "holes that are no numbers": built(attributed("b", **{"GNU.sparse.map": "a,b"})),
+    "a map of holes that is half": built(attributed("b", **{"GNU.sparse.major": "1", "GNU.sparse.minor": "0"})),
+    "1,000 attributes for all": _global(1000),
+    "a damaged header in the middle": with_first_byte(built(regular("a"), regular("b"), regular("c")), 1, 0, 7),
+    "no end mark": gzip.compress(gzip.decompress(built(regular("a")))[:1024], 1),
+    "a link to nothing": built(symlink("a", "")),
+    "a hard link to a folder": built(folder("d"), hardlink("a", "d")),
+    "a file named like ours": built(regular("metadata.json")),
+    "a folder named like ours": built(folder("metadata.json")),
+    "a file in a folder named like ours": built(regular("./metadata.json/x")),
+    "a draft named like ours": built(symlink(".metadata.json.draft", "run.sh")),
+    "xz": lzma.compress(gzip.decompress(_GOOD)),
+    "bzip2": bz2.compress(gzip.decompress(_GOOD)),
     "nothing without end": gzip.compress(gzip.decompress(_GOOD) + bytes(20_000_000), 1),
 }

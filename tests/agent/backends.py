@@ -1,4 +1,4 @@
-"""Real tiny backends: the built-in echo in its versions, and one that has a child of its own."""
+"""Small real backends: the built-in echo in several versions, and one with a child process."""
 
 import asyncio
 import functools
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx2
 
-from bus.models import ModelsClient
-from contracts.messages import RunningModel
+from nodesmith.bus.running_models import ModelsClient
+from nodesmith.contracts.nats.messages import RunningModel
 from tests.agent.archives import built, regular
 from tests.agent.nodes import LONG, Node
 
@@ -29,7 +29,7 @@ def echo(version: str, *, healthy: bool = True) -> bytes:
 
 
 def with_a_child() -> bytes:
-    """Its shell stays, ignores SIGTERM, and has a child that does the same."""
+    """A backend whose shell ignores SIGTERM and has a child that does the same."""
     script = b"""#!/bin/sh
 trap '' TERM
 sh -c 'trap "" TERM; sleep 300' &
@@ -46,7 +46,7 @@ sys.argv = ["server.py"] + sys.argv[1:]; import server; server.main()' "$@"
 
 
 def polite(version: str) -> bytes:
-    """Takes a second to answer /slow; told to end, it answers first."""
+    """A backend that takes a second to answer /slow, and finishes the answer on SIGTERM."""
     server = b"""
 import json, signal, sys, threading, time
 from http.server import ThreadingHTTPServer

@@ -1,4 +1,4 @@
-"""A web server and the agent's parts around it."""
+"""Fixtures: a web server, the control plane's side of NATS, and agents."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
@@ -8,9 +8,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from bus.commands import NodeClient
-from bus.connection import connect_control
-from bus.reports import ReportHub
+from nodesmith.bus.commands import NodeClient
+from nodesmith.bus.connection import connect_control
+from nodesmith.bus.reports import ReportHub
 from tests.agent import web
 from tests.agent.fetching import Fetcher
 from tests.agent.nodes import Node, StartAgent, agent_in_process
@@ -20,14 +20,14 @@ from tests.servers import NatsForTests
 
 @pytest.fixture
 def site() -> Iterator[Web]:
-    """A web server of one's own."""
+    """A web server for one test."""
     with web.running() as site:
         yield site
 
 
 @pytest.fixture
 def control_plane(site: Web, nats_server: NatsForTests) -> Web:
-    """The same, speaking register: it hands out credentials for the shared NATS server."""
+    """A web server with the registration API, which issues credentials for the shared NATS server."""
     site.nats_url = nats_server.url
     site.issuer = nats_server.issuer
     return site
@@ -35,8 +35,8 @@ def control_plane(site: Web, nats_server: NatsForTests) -> Web:
 
 @pytest.fixture
 async def control(nats_server: NatsForTests) -> AsyncIterator[NodeClient]:
-    """The control plane's end of the bus."""
-    bus = await connect_control(nats_server.url, nats_server.issuer, name="test")
+    """The control plane's NATS client."""
+    bus = await connect_control(nats_server.url, nats_server.issuer, keys=nats_server.issuer, name="test")
     hub = ReportHub(bus)
     await hub.start()
     yield NodeClient(bus, hub)
@@ -45,7 +45,7 @@ async def control(nats_server: NatsForTests) -> AsyncIterator[NodeClient]:
 
 @pytest.fixture
 async def start_agent(control_plane: Web, control: NodeClient, tmp_path: Path) -> AsyncIterator[StartAgent]:
-    """`node = await start_agent()`: an agent of this process, registered and linked."""
+    """`node = await start_agent()`: an in-process agent, registered and connected."""
     async with AsyncExitStack() as stack:
 
         async def start(name: str = "agent-1", **settings: Any) -> Node:
@@ -62,4 +62,4 @@ async def fetcher(tmp_path: Path, site: Web) -> AsyncIterator[Fetcher]:
     async with httpx2.AsyncClient() as http:
         fetcher = Fetcher(tmp_path / "downloads", http, site.url)
         yield fetcher
-        fetcher.close()
+        await fetcher.close()

@@ -1,4 +1,4 @@
-"""Downloads as a job makes them, without the rest of the agent."""
+"""Runs downloads like a job, without the rest of the agent."""
 
 import asyncio
 import os
@@ -8,26 +8,28 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from agent.downloads import Downloads, Fetched, Limits
-from agent.failures import OperationFailed
-from agent.images import Images
-from agent.job import Job
-from agent.progress import Gauge
-from agent.sources import Sources, Timeouts
-from agent.space import Space
-from agent.threads import Threads
-from agent.ways import Ways
-from contracts.messages import Command, Progress
-from contracts.sources import SourceAccess
-from gallery.oci import Platform
+from nodesmith.agent.disk.space import Space
+from nodesmith.agent.fetch.downloads import DownloadLimits, Downloads, Fetched
+from nodesmith.agent.fetch.host_access import HostAccess
+from nodesmith.agent.fetch.images import Images
+from nodesmith.agent.fetch.sources import Sources, Timeouts
+from nodesmith.agent.operations.failures import OperationFailed
+from nodesmith.agent.operations.job import Job
+from nodesmith.agent.operations.progress import Gauge
+from nodesmith.agent.threads import Threads
+from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.nats.messages import Command, Progress
+from nodesmith.domain.sources import SourcePolicy
+from nodesmith.gallery.oci import Platform
 from tests.agent.archives import digest
+from tests.sources import LOCAL
 
 CONTENT = os.urandom(3_000_000)
 AMD64 = Platform("linux", "amd64")
 
 
 class Fetcher:
-    """Fetches into a folder as a job would."""
+    """Fetches artifacts into a folder like a job."""
 
     def __init__(self, folder: Path, http: httpx2.AsyncClient, url: str) -> None:
         self.folder = folder
@@ -48,21 +50,22 @@ class Fetcher:
         header: float = 10.0,
         bytes_a_second: int = 0,
         require_digest: bool = False,
+        policy: SourcePolicy = LOCAL,
     ) -> None:
         timeouts = Timeouts(header, idle)
-        ways = Ways(self._http, self._ask)
+        self._hosts = HostAccess(self._ask, policy)
         self.downloads = Downloads(
             self.folder,
-            Sources(self._http, self._url, lambda: "my-credential", ways, timeouts),
-            Images(ways, timeouts, AMD64),
+            Sources(self._http, self._url, lambda: "my-credential", self._hosts, timeouts, policy=policy),
+            Images(self._hosts, timeouts, AMD64),
             threads=self._threads,
             space=Space(self.folder, headroom, 0.05),
-            limits=Limits(idle, tries, bytes_a_second, require_digest),
+            limits=DownloadLimits(idle, tries, bytes_a_second, require_digest),
         )
-        self.downloads.tidy()
+        self.downloads.prune()
 
     async def fetch(self, uri: str, *, sha256: str = "", size: int = 0, mirrors: list[str] | None = None) -> Job:
-        """A plain archive with the content that all tests use."""
+        """Fetch a plain archive with the shared content."""
 
         def check(artifact: Fetched) -> None:
             assert artifact.files[0].read_bytes() == CONTENT
@@ -81,10 +84,11 @@ class Fetcher:
         return job
 
     def kept(self) -> int:
-        """How many bytes of a partial download are here."""
+        """Return the size of the kept partial download."""
         return sum(path.stat().st_size for path in self.folder.glob("*.part"))
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self._hosts.close()
         self._threads.close()
 
     async def _note(self, progress: Progress) -> None:

@@ -1,22 +1,23 @@
-"""An agent under test, and what a test does with it."""
+"""An agent under test, with helpers to send commands and inspect its disk."""
 
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from agent.main import run
-from agent.settings import AgentSettings
-from bus.commands import NodeClient
-from contracts.messages import Answer, Command, CommandReply, Outcome
-from domain.errors import NoAnswer, NodeAway
-from domain.operation import Kind
+from nodesmith.agent.main import run
+from nodesmith.agent.settings import AgentSettings
+from nodesmith.bus.commands import NodeClient
+from nodesmith.contracts.nats.messages import Answer, Command, CommandReply, Outcome
+from nodesmith.domain.errors import NoAnswer, NodeAway
+from nodesmith.domain.operation import Kind
 from tests.agent.archives import digest
 from tests.agent.waiting import until
 from tests.agent.web import Web
+from tests.orders import OrderBook
 
 LONG = 30.0
 
@@ -27,19 +28,20 @@ class StartAgent(Protocol):
 
 @dataclass
 class Node:
-    """One agent: its home, the web server it talks to, and the control plane's end of the bus."""
+    """One agent: its home, its web server, and the control plane's NATS client."""
 
     name: str
     home: Path
     site: Web
     control: NodeClient
+    orders: OrderBook = field(default_factory=OrderBook)
 
     @property
     def id(self) -> str:
         return self.site.nodes[self.name].id
 
     def environment(self, **settings: Any) -> dict[str, Any]:
-        """Settings as the agent reads them; generous to the test's disk, impatient with sources."""
+        """Return the agent's settings for tests: no disk headroom, short timeouts."""
         self.home.mkdir(exist_ok=True)
         token = self.home / "registration-token"
         token.write_text(self.site.registration_token)
@@ -47,7 +49,7 @@ class Node:
         return {"url": self.site.url, "name": self.name, "home": self.home, "token_file": token} | defaults | settings
 
     async def linked(self) -> None:
-        """Until the agent answers on the bus."""
+        """Wait until the agent answers over NATS."""
         await until(lambda: self.name in self.site.nodes, within=LONG, pause=0.01)
         async with asyncio.timeout(LONG):
             while not await self._answers():  # noqa: ASYNC110 - another process may be the one that answers
@@ -56,15 +58,16 @@ class Node:
     async def _answers(self) -> bool:
         try:
             await self.control.list_backends(self.id, within=2)
-        except (NodeAway, NoAnswer):  # a link that is being renewed may swallow one answer
+        except (NodeAway, NoAnswer):  # one reply may be lost while the connection is renewed
             return False
         return True
 
     async def send(self, command: Command) -> CommandReply:
-        return await self.control.command(self.id, command, within=LONG)
+        """Send a command signed by the control plane."""
+        return await self.control.order(self.id, command.kind, self.orders.signed(self.id, command), within=LONG)
 
     async def outcome_of(self, command: Command) -> Outcome:
-        """Send, and follow to the end."""
+        """Send a command and wait for its outcome."""
         async with self.control.attach(self.id, command.op_id) as reports:
             reply = await self.send(command)
             assert reply.answer is Answer.ACCEPTED, reply
@@ -73,7 +76,7 @@ class Node:
             return report
 
     def command(self, content: bytes, *, version: str = "1", family: str = "echo", **fields: Any) -> Command:
-        """Serve an archive under a name of its own, and ask for it."""
+        """Serve an archive under a unique path, and return the command that installs it."""
         path = f"/artifacts/{family}-{version}-{digest(content)[:8]}.tar.gz"
         if path not in self.site.files:
             self.site.serve(path, content)
@@ -105,7 +108,7 @@ class Node:
         return sum(path.stat().st_size for path in (self.home / "downloads").glob("*.part"))
 
     def tree(self) -> dict[str, bytes | str]:
-        """Everything on the node's disk that a backend could see."""
+        """Return all files of installed backends."""
         root = self.home / "backends"
         return {
             str(path.relative_to(root)): str(path.readlink()) if path.is_symlink() else path.read_bytes()

@@ -1,4 +1,4 @@
-"""A small forward proxy: absolute addresses and CONNECT, a password of its own, and names that only it can resolve."""
+"""A small forward proxy: absolute URLs and CONNECT, an optional password, and names that only it can resolve."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,11 +15,11 @@ _LOCAL = "127.0.0.1"
 class Proxy:
     port: int = 0
     credential: str = ""
-    """what Proxy-Authorization has to say; empty is nothing"""
+    """required Proxy-Authorization; empty: none"""
     knows: dict[str, Web] = field(default_factory=dict)
-    """host:port -> the server that is behind it"""
+    """host:port -> the server behind it"""
     passed: list[str] = field(default_factory=list)
-    """METHOD host:port of everything that was let through"""
+    """METHOD host:port of all forwarded requests"""
 
     def url(self, login: str = "") -> str:
         return f"http://{login}{_LOCAL}:{self.port}"

@@ -1,10 +1,10 @@
-"""A small registry: manifests and blobs on the web server of the tests, so that it misbehaves in the same ways."""
+"""A small registry: manifests and blobs on the tests' web server, which can inject the same faults."""
 
 import json
 from dataclasses import dataclass
 from typing import Any
 
-from gallery import oci
+from nodesmith.gallery import oci
 from tests.agent.archives import digest
 from tests.agent.web import Served, Web
 
@@ -13,13 +13,13 @@ CONFIG = b"{}"
 
 @dataclass
 class Published:
-    """An image as it lies in the registry."""
+    """An image in the registry."""
 
     site: Web
     name: str
     tag: str
     digest: str
-    """of the index, or of the only manifest"""
+    """digest of the index, or of the only manifest"""
     layers: list[str]
 
     @property
@@ -43,7 +43,7 @@ class Published:
 def publish(
     site: Web, layers: list[bytes], *, name: str = "team/echo", tag: str = "1", index: bool = True, **how: Any
 ) -> Published:
-    """Layers of the amd64 build; the other platform has a build of its own."""
+    """Publish the layers of the amd64 build; the other platform gets a different build."""
     digests = [_blob(site, name, layer, how) for layer in layers]
     manifest = _manifest(site, name, [(each, len(layer)) for each, layer in zip(digests, layers, strict=True)], how)
     top = manifest

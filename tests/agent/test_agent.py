@@ -1,28 +1,29 @@
-"""A whole agent on real NATS and real HTTP: what it is told, what it does, what it reports."""
+"""A whole agent over real NATS and HTTP: commands, changes on disk, reports."""
 
 import asyncio
 import os
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nats.aio.msg import Msg
 
-from bus.connection import connect_control
-from contracts import subjects
-from contracts.messages import (
+from nodesmith.bus.connection import Bus
+from nodesmith.contracts.nats import subjects
+from nodesmith.contracts.nats.messages import (
     Answer,
     CancelAnswer,
     CancelCommand,
     CancelMode,
     Command,
-    OpStanding,
+    NodeOperationStatus,
     Outcome,
     Progress,
     Result,
 )
-from domain.operation import Kind, Phase, Reason
+from nodesmith.domain.operation import Kind, Phase, Reason
 from tests.agent import archives
 from tests.agent.archives import big, built, digest, packed, regular
 from tests.agent.backends import ECHO
@@ -46,7 +47,7 @@ async def test_an_install_ends_with_the_new_version_live(start_agent: StartAgent
     assert (listed.name, listed.version, listed.digest) == ("echo", "1", outcome.after.digest)
 
 
-async def test_what_is_there_already_is_not_fetched_again(start_agent: StartAgent):
+async def test_installed_version_is_not_fetched_again(start_agent: StartAgent):
     """S35."""
     node = await start_agent()
     await node.outcome_of(node.command(ECHO_1))
@@ -79,12 +80,9 @@ async def test_an_upgrade_keeps_the_previous_version(start_agent: StartAgent):
     assert (node.live().parent / "previous" / "run.sh").read_bytes() == b"echo 1"
 
 
-async def test_without_headroom_the_previous_version_is_given_up_and_nobody_is_promised_it(
-    start_agent: StartAgent, tmp_path: Path
-):
-    """The new one fills the disk when it starts."""
-    filler = tmp_path / "filler"
-    script = f'#!/bin/sh\nhead -c 100000000 /dev/zero > "{filler}"\nexec "${{PYTHON:-python3}}" server.py "$@"\n'
+async def test_previous_version_is_dropped_and_not_reported_without_headroom(start_agent: StartAgent, tmp_path: Path):
+    """The new version fills the disk when it starts."""
+    script = '#!/bin/sh\nhead -c 100000000 /dev/zero > "$HOME/filler"\nexec "${PYTHON:-python3}" server.py "$@"\n'
     greedy = built(
         regular("run.sh", script.encode()),
         regular("server.py", (ECHO / "server.py").read_bytes()),
@@ -105,12 +103,15 @@ async def test_without_headroom_the_previous_version_is_given_up_and_nobody_is_p
 async def test_every_kind_reports_on_the_subject_of_an_install(
     start_agent: StartAgent, nats_server: NatsForTests, kind: Kind
 ):
-    """S24: no new subject, so no new permission, and whoever listens to installs hears an upgrade too."""
+    """S24: no new subject, so no new permission, and subscribers of installs receive upgrades too."""
     node = await start_agent()
     await node.outcome_of(node.command(ECHO_1))
     await node.outcome_of(node.command(ECHO_2, version="2", kind=Kind.UPGRADE))
     spoken: set[str] = set()
-    listening = await connect_control(nats_server.url, nats_server.issuer, name="test")
+    everything = nats_server.issuer.unconfined("listener", timedelta(hours=1))
+    listening = Bus(nats_server.url, lambda: everything, name="test", sends_requests=False)
+    listening.start()
+    assert await listening.wait_up(LONG)
 
     async def hear(message: Msg) -> None:
         spoken.add(message.subject)
@@ -124,7 +125,7 @@ async def test_every_kind_reports_on_the_subject_of_an_install(
     assert spoken - asked == ({outcome} if kind is Kind.REMOVE else {progress, outcome})
 
 
-async def test_a_removal_takes_everything_and_a_second_one_changes_nothing(start_agent: StartAgent):
+async def test_removal_deletes_all_versions_and_a_repeat_changes_nothing(start_agent: StartAgent):
     node = await start_agent()
     await node.outcome_of(node.command(ECHO_1))
     first = await node.outcome_of(node.command(b"", kind=Kind.REMOVE))
@@ -135,7 +136,7 @@ async def test_a_removal_takes_everything_and_a_second_one_changes_nothing(start
     assert node.tree() == {}
 
 
-async def test_a_rollback_brings_the_previous_version_back_without_a_download(start_agent: StartAgent):
+async def test_rollback_restores_the_previous_version_without_download(start_agent: StartAgent):
     node = await start_agent()
     await node.outcome_of(node.command(ECHO_1))
     await node.outcome_of(node.command(ECHO_2, version="2", kind=Kind.UPGRADE))
@@ -149,7 +150,7 @@ async def test_a_rollback_brings_the_previous_version_back_without_a_download(st
     assert len(node.site.seen) == asked
 
 
-async def test_what_is_not_there_can_be_neither_upgraded_nor_rolled_back(start_agent: StartAgent):
+async def test_backend_that_is_not_installed_cannot_be_upgraded_or_rolled_back(start_agent: StartAgent):
     node = await start_agent()
     for kind in (Kind.UPGRADE, Kind.ROLLBACK):
         outcome = await node.outcome_of(node.command(ECHO_1, kind=kind))
@@ -160,14 +161,14 @@ async def test_what_is_not_there_can_be_neither_upgraded_nor_rolled_back(start_a
     assert [request.path for request in node.site.seen] == [node.command(ECHO_1).uri]
 
 
-async def test_an_upgrade_to_what_is_there_says_that_it_changed_nothing(start_agent: StartAgent):
+async def test_upgrade_to_the_installed_version_reports_no_change(start_agent: StartAgent):
     node = await start_agent()
     await node.outcome_of(node.command(ECHO_1))
     outcome = await node.outcome_of(node.command(ECHO_1, kind=Kind.UPGRADE))
     assert (outcome.result, outcome.changed, outcome.bytes_fetched) == (Result.SUCCEEDED, False, 0)
 
 
-async def test_a_backend_that_lost_its_run_sh_is_not_there_already(start_agent: StartAgent):
+async def test_backend_without_run_sh_is_installed_again(start_agent: StartAgent):
     node = await start_agent()
     await node.outcome_of(node.command(ECHO_1))
     (node.live() / "run.sh").unlink()
@@ -176,7 +177,7 @@ async def test_a_backend_that_lost_its_run_sh_is_not_there_already(start_agent: 
     assert (node.live() / "run.sh").exists()
 
 
-async def test_more_installs_than_the_limit_wait_for_their_turn(start_agent: StartAgent):
+async def test_installs_beyond_the_limit_wait(start_agent: StartAgent):
     node = await start_agent(parallel_operations=1)
     first = node.command(big(1_000_000))
     node.served(first).stops_at = 500_000
@@ -205,7 +206,7 @@ BAD: dict[str, tuple[bytes, dict[str, Any], Reason]] = {
 }
 
 
-async def test_whatever_goes_wrong_is_named_and_the_previous_version_stays(start_agent: StartAgent):
+async def test_failure_reports_its_reason_and_keeps_the_installed_version(start_agent: StartAgent):
     node = await start_agent()
     await node.outcome_of(node.command(ECHO_1))
     before = node.tree()
@@ -217,8 +218,8 @@ async def test_whatever_goes_wrong_is_named_and_the_previous_version_stays(start
     assert node.partial_bytes() == 0
 
 
-async def test_what_was_unpacked_of_a_wrong_partial_file_is_unpacked_anew(start_agent: StartAgent):
-    """Unpacking goes on beside the download: what is thrown away takes its files with it."""
+async def test_files_unpacked_from_a_wrong_partial_file_are_replaced(start_agent: StartAgent):
+    """Files are unpacked during the download, so discarded bytes must take their files with them."""
     node = await start_agent()
     content, wrong = big(2_000_000), archives.built(archives.regular("evil"), archives.regular("run.sh", b"evil"))
     (node.home / "downloads" / f"{digest(content)}.part").write_bytes(wrong)
@@ -228,7 +229,7 @@ async def test_what_was_unpacked_of_a_wrong_partial_file_is_unpacked_anew(start_
     assert (node.live() / "run.sh").read_bytes() == b"#!/bin/sh\n"
 
 
-async def test_a_source_that_is_down_says_when_to_come_back(start_agent: StartAgent):
+async def test_retry_after_of_a_source_is_reported(start_agent: StartAgent):
     node = await start_agent()
     command = node.command(ECHO_1)
     node.site.serve(command.uri, b"", status=503, headers={"Retry-After": "30"})
@@ -239,7 +240,7 @@ async def test_a_source_that_is_down_says_when_to_come_back(start_agent: StartAg
     assert again.result is Result.SUCCEEDED
 
 
-async def test_a_missing_bit_of_disk_is_found_before_the_download(start_agent: StartAgent):
+async def test_missing_disk_space_is_detected_before_the_download(start_agent: StartAgent):
     node = await start_agent(disk_headroom=10**18)
     command = node.command(ECHO_1)
     outcome = await node.outcome_of(command)
@@ -250,7 +251,7 @@ async def test_a_missing_bit_of_disk_is_found_before_the_download(start_agent: S
 
 
 async def ticks_of(node: Node, command: Command) -> list[Progress]:
-    """Send, follow to the end, and tell all that was heard on the way."""
+    """Send a command; return its outcome and all progress reports."""
     ticks: list[Progress] = []
     async with node.control.attach(node.id, command.op_id) as reports:
         await node.send(command)
@@ -261,7 +262,7 @@ async def ticks_of(node: Node, command: Command) -> list[Progress]:
 
 
 async def test_a_second_try_reports_its_progress_as_the_first_did(start_agent: StartAgent):
-    """G9; S25, superseded: a try after a back-off is heard on the same subject, under its own decision."""
+    """G9; S25, superseded: a retry after a back-off reports on the same subject, under its own decision."""
     node, content = await start_agent(progress_interval=0), big(3_000_000)
     command = node.command(content)
     node.site.serve(command.uri, b"", status=404)
@@ -299,7 +300,7 @@ async def test_twenty_identical_commands_are_one_download(start_agent: StartAgen
     assert (report.result, len(node.site.requests(command.uri))) == (Result.SUCCEEDED, 1)
 
 
-async def test_another_operation_on_the_same_backend_is_told_who_is_there(start_agent: StartAgent):
+async def test_second_operation_on_a_backend_gets_busy_with_the_holder(start_agent: StartAgent):
     node = await start_agent()
     first = node.command(big(1_000_000))
     node.served(first).stops_at = 500_000
@@ -326,13 +327,13 @@ async def test_a_cancel_stops_the_bytes_and_leaves_the_tree_untouched(start_agen
     assert (await node.send(command.model_copy(update={"decision": 99}))).answer is Answer.REFUSED
     asked = await node.control.ask(node.id, command.op_id, within=LONG)
     assert asked.outcome is not None
-    assert (asked.standing, asked.outcome.result) == (OpStanding.ENDED, Result.CANCELLED)
+    assert (asked.standing, asked.outcome.result) == (NodeOperationStatus.ENDED, Result.CANCELLED)
     assert node.tree() == before
     assert list((node.home / "downloads").iterdir()) == []
     assert len(node.site.requests(command.uri)) == 1
 
 
-async def test_a_cancel_that_keeps_leaves_the_bytes_for_the_next_operation(start_agent: StartAgent):
+async def test_cancel_with_keep_leaves_the_bytes_for_the_next_operation(start_agent: StartAgent):
     node = await start_agent()
     content = big(2_000_000)
     command = node.command(content)

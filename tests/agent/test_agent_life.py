@@ -1,19 +1,14 @@
-"""The life of a whole agent: its heartbeats, its credential, its end."""
+"""A whole agent over time: heartbeats, credential renewal, a new node id."""
 
 import asyncio
 from datetime import timedelta
 
-from agent.main import run
-from agent.settings import AgentSettings
-from contracts import subjects
-from contracts.messages import (
-    CancelCommand,
-    Heartbeat,
-    Outcome,
-    Result,
-)
+from nodesmith.agent.run.launcher import landlock_abi
+from nodesmith.bus.signing import unverified
+from nodesmith.contracts.nats import subjects
+from nodesmith.contracts.nats.messages import CancelCommand, Heartbeat, Outcome, Result
 from tests.agent.archives import big, packed
-from tests.agent.nodes import LONG, Node, StartAgent
+from tests.agent.nodes import LONG, StartAgent
 from tests.agent.waiting import until
 
 ECHO = packed(run_sh=b"echo 1")
@@ -23,7 +18,7 @@ async def test_heartbeats_name_the_boot_and_the_open_operations(start_agent: Sta
     beats: asyncio.Queue[Heartbeat] = asyncio.Queue()
 
     async def hear(message):
-        beats.put_nowait(Heartbeat.decode(message.data))
+        beats.put_nowait(Heartbeat.decode(unverified(message.data)))
 
     node = await start_agent(heartbeat_interval=0.02)
     await control._bus.subscribe(subjects.heartbeat(node.id), hear)
@@ -40,8 +35,15 @@ async def test_heartbeats_name_the_boot_and_the_open_operations(start_agent: Sta
     await node.control.cancel(node.id, CancelCommand(op_id=command.op_id), within=LONG)
 
 
-async def test_a_long_unpack_holds_up_no_heartbeat_and_no_question(start_agent: StartAgent):
-    """Blocking work is in threads: the loop answers all the while."""
+async def test_registration_says_how_backends_are_confined(start_agent: StartAgent):
+    node = await start_agent()
+    reported = node.site.registrations[0]["confinement"]
+    assert (reported["mode"], reported.get("landlock_abi", 0)) == ("on", landlock_abi())
+    assert reported["user"]
+
+
+async def test_long_unpack_delays_no_heartbeat_and_no_query(start_agent: StartAgent):
+    """Blocking work runs in threads, so the event loop keeps answering."""
     node = await start_agent()
     command = node.command(big(30_000_000))
     async with node.control.attach(node.id, command.op_id) as reports:
@@ -60,14 +62,14 @@ async def test_a_credential_is_renewed_before_it_ends(start_agent: StartAgent, c
     control_plane.lifetime = timedelta(hours=1)
     renewed = len(control_plane.registrations)
     await until(lambda: len(control_plane.registrations) > renewed, within=LONG, pause=0.05)
-    await asyncio.sleep(3)  # the short-lived ones are over now
+    await asyncio.sleep(3)  # the short-lived credentials have expired now
     await node.linked()
     assert {each["boot_id"] for each in control_plane.registrations} == {control_plane.registrations[0]["boot_id"]}
     assert (await node.outcome_of(node.command(ECHO))).result is Result.SUCCEEDED
 
 
-async def test_a_control_plane_that_lost_its_memory_gets_a_new_link(start_agent: StartAgent, control_plane):
-    """A wiped database gives the same name another id: the agent follows."""
+async def test_agent_adopts_a_new_node_id_after_the_database_was_wiped(start_agent: StartAgent, control_plane):
+    """A wiped database assigns a new id to the same name, and the agent adopts it."""
     control_plane.lifetime = timedelta(seconds=2)
     node = await start_agent()
     old = node.id
@@ -75,11 +77,3 @@ async def test_a_control_plane_that_lost_its_memory_gets_a_new_link(start_agent:
     await until(lambda: node.name in control_plane.nodes, within=LONG, pause=0.05)
     assert node.id != old
     await node.linked()
-
-
-async def test_the_control_plane_may_stop_the_agent(control_plane, control, tmp_path):
-    node = Node("agent-1", tmp_path / "agent-1", control_plane, control)
-    running = asyncio.create_task(run(AgentSettings(**node.environment()), asyncio.Event()))
-    await node.linked()
-    await control._bus.publish(subjects.stop_node(node.id), b"null")
-    assert await asyncio.wait_for(running, LONG) == 0

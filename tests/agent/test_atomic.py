@@ -1,4 +1,4 @@
-"""On the disk there is the old version or the new one, whenever the power goes."""
+"""After a power failure at any step, the disk holds the complete old or new version."""
 
 import asyncio
 import errno
@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from agent.durable import Disk
-from agent.shelf import Shelf
-from tests.agent.dying import put
-from tests.agent.shelves import roll_back
-from tests.agent.test_shelf import put as put_digest
+from nodesmith.agent.disk.durable_files import Disk
+from nodesmith.agent.disk.installed_backends import InstalledBackends
+from tests.agent.kill_each_step import put
+from tests.agent.plan_steps import roll_back
+from tests.agent.test_installed_backends import put as put_digest
 
 MAY_SERVE: dict[str, set[str | None]] = {
     "install": {None, "1"},
@@ -26,9 +26,9 @@ MAY_SERVE: dict[str, set[str | None]] = {
 }
 
 
-async def test_killed_at_every_step_the_old_or_the_new_version_serves_whole(tmp_path: Path):
+async def test_kill_at_any_step_leaves_the_complete_old_or_new_version(tmp_path: Path):
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.agent.dying", str(tmp_path / "backends"), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "tests.agent.kill_each_step", str(tmp_path / "backends"), stdout=asyncio.subprocess.PIPE
     )
     output, _ = await process.communicate()
     for change, deaths in json.loads(output).items():
@@ -50,7 +50,7 @@ def assert_whole(change: str, death: dict[str, Any]) -> None:
 
 
 class Recorded(Disk):
-    """Every step, by what it does and to what."""
+    """Records every disk operation and its path."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, str]] = []
@@ -68,13 +68,13 @@ class Recorded(Disk):
         self.steps.append(("rename", f"{old.name} -> {new.name}"))
 
 
-def test_everything_is_synced_before_anybody_is_pointed_at_it(tmp_path: Path):
+def test_all_files_are_synced_before_the_pointer_moves(tmp_path: Path):
     disk = Recorded()
-    shelf = Shelf(tmp_path / "backends", disk)
-    shelf.tidy()
-    put(shelf, "1")
+    backends = InstalledBackends(tmp_path / "backends", disk)
+    backends.remove_leftovers()
+    put(backends, "1")
     disk.steps.clear()
-    put(shelf, "2")
+    put(backends, "2")
     staged = next(step for step in disk.steps if step[1].startswith(".staging") and step[0] == "rename")
     placed, current = disk.steps.index(staged), disk.steps.index(("rename", ".current.draft -> current"))
     previous = disk.steps.index(("rename", ".previous.draft -> previous"))
@@ -92,31 +92,31 @@ class NoLinks(Disk):
         raise OSError(errno.EPERM, "Operation not permitted")
 
 
-def test_a_disk_without_links_is_switched_by_one_rename_all_the_same(tmp_path: Path):
-    shelf = Shelf(tmp_path / "backends", NoLinks())
-    shelf.tidy()
-    put_digest(shelf, "1", "a")
-    put_digest(shelf, "2", "b")
+def test_switch_is_one_rename_on_a_disk_without_links(tmp_path: Path):
+    backends = InstalledBackends(tmp_path / "backends", NoLinks())
+    backends.remove_leftovers()
+    put_digest(backends, "1", "a")
+    put_digest(backends, "2", "b")
     folder = tmp_path / "backends" / "echo"
     assert not (folder / "current").is_symlink()
     assert ((folder / "current").read_text(), (folder / "previous").read_text()) == ("2", "1")
-    live, installed = shelf.live("echo"), shelf.installed("echo")
+    live, installed = backends.live("echo"), backends.installed("echo")
     assert live is not None
     assert installed is not None
     assert (live / "run.sh").read_text() == "2 b"
     assert (installed.version, installed.previous_version) == ("2", "1")
-    roll_back(shelf)
-    Shelf(tmp_path / "backends").tidy()
-    assert [each.version for each in shelf.everything()] == ["1"]
+    roll_back(backends)
+    InstalledBackends(tmp_path / "backends").remove_leftovers()
+    assert [each.version for each in backends.everything()] == ["1"]
 
 
-def test_a_disk_that_refuses_for_another_reason_is_not_taken_for_one_without_links(tmp_path: Path):
+def test_other_disk_errors_are_not_mistaken_for_missing_link_support(tmp_path: Path):
     class Full(Disk):
         def symlink(self, link: Path, target: str) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    shelf = Shelf(tmp_path / "backends", Full())
-    shelf.tidy()
+    backends = InstalledBackends(tmp_path / "backends", Full())
+    backends.remove_leftovers()
     with pytest.raises(OSError, match="No space"):
-        put_digest(shelf, "1", "a")
-    assert shelf.installed("echo") is None
+        put_digest(backends, "1", "a")
+    assert backends.installed("echo") is None

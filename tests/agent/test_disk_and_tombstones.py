@@ -1,4 +1,4 @@
-"""A full disk: nothing is acknowledged that is not on it, and a reserve keeps plans, ends and tombstones possible."""
+"""A full disk: nothing unwritten is acknowledged, and the reserve lets plans, outcomes and tombstones be written."""
 
 import asyncio
 import errno
@@ -9,18 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from agent.durable import Disk
-from agent.journal import DiskJournal, Entry, Standing
-from agent.operations import Operations
-from agent.reserve import SIZE, Reserve, VitalDisk
-from contracts.messages import Answer, CancelAnswer, CancelCommand, OpQuestion, OpStanding, Result
-from domain.operation import Kind
-from tests.agent.desks import Bench, install
+from nodesmith.agent.disk.durable_files import Disk
+from nodesmith.agent.disk.reserve import SIZE, Reserve, ReservedDisk
+from nodesmith.agent.operations.commands import NodeOperations
+from nodesmith.agent.operations.journal import DiskJournal, JournalEntry, JournalStatus
+from nodesmith.contracts.nats.messages import (
+    Answer,
+    CancelAnswer,
+    CancelCommand,
+    NodeOperationStatus,
+    OpQuestion,
+    Result,
+)
+from nodesmith.domain.operation import Kind
+from tests.agent.operations_bench import Bench, install
 from tests.agent.waiting import until
 
 
 class SmallDisk(Disk):
-    """Full when the test says so; slow when it says so."""
+    """A disk that the test can make full or slow."""
 
     def __init__(self) -> None:
         self.is_full = False
@@ -55,60 +62,56 @@ def reopened(tmp_path: Path) -> DiskJournal:
     return journal
 
 
-async def test_a_cancel_on_a_full_disk_is_never_acknowledged_however_often_it_is_asked(
-    bench: Bench, disk: SmallDisk, tmp_path: Path
-):
+async def test_repeated_cancel_on_a_full_disk_is_never_acknowledged(bench: Bench, disk: SmallDisk, tmp_path: Path):
     await bench.send(install())
     disk.is_full = True
     for _ in range(3):
-        reply = await bench.desk.cancel(CancelCommand(op_id="op"))
+        reply = await bench.operations.cancel(CancelCommand(op_id="op"))
         assert (reply.answer, "No space left" in reply.error) == (CancelAnswer.UNKNOWN, True)
-    unheard = await bench.desk.cancel(CancelCommand(op_id="never heard of"))
-    assert (unheard.answer, bool(unheard.error)) == (CancelAnswer.UNKNOWN, True)
+    unknown = await bench.operations.cancel(CancelCommand(op_id="unknown"))
+    assert (unknown.answer, bool(unknown.error)) == (CancelAnswer.UNKNOWN, True)
     disk.is_full = False
-    assert (await bench.desk.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
+    assert (await bench.operations.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
     kept = reopened(tmp_path).get("op")
     assert kept is not None
-    assert kept.standing is Standing.CANCELLED
+    assert kept.standing is JournalStatus.CANCELLED
 
 
-async def test_work_that_stops_before_its_tombstone_is_written_is_not_told_as_cancelled(bench: Bench, disk: SmallDisk):
-    """The disk is slow, then full: the work has ended meanwhile, and the operation may still begin again."""
+async def test_stopped_work_without_a_written_tombstone_is_not_reported_as_cancelled(bench: Bench, disk: SmallDisk):
+    """The disk is slow, then full; the work has ended meanwhile, and the operation may begin again."""
     await bench.send(install())
     disk.go_on.clear()
     disk.is_full = True
     asyncio.get_running_loop().call_later(0.05, disk.go_on.set)
-    reply = await bench.desk.cancel(CancelCommand(op_id="op"))  # claimed before the work has begun
+    reply = await bench.operations.cancel(CancelCommand(op_id="op"))  # claimed before the work has begun
     assert reply.answer is CancelAnswer.UNKNOWN
-    assert (await bench.notes.ended("op")).result is Result.INTERRUPTED
-    assert (await bench.desk.ask(OpQuestion(op_id="op"))).standing is OpStanding.INTERRUPTED
+    assert (await bench.reporter.ended("op")).result is Result.INTERRUPTED
+    assert (await bench.operations.ask(OpQuestion(op_id="op"))).standing is NodeOperationStatus.INTERRUPTED
 
 
-async def test_the_tombstone_of_an_operation_that_nobody_knows_is_on_the_disk(bench: Bench, tmp_path: Path):
-    """The command may still be on its way, and reach the next life of this agent."""
-    assert (await bench.desk.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
+async def test_tombstone_of_an_unknown_operation_is_written(bench: Bench, tmp_path: Path):
+    """The command may still arrive after a restart of the agent."""
+    assert (await bench.operations.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
     again = Bench(reopened(tmp_path))
     assert (await again.send(install(decision=99))).answer is Answer.REFUSED
-    assert again.hands.begun == []
+    assert again.performer.begun == []
 
 
-async def test_a_command_that_overtakes_a_tombstone_on_its_way_to_the_disk_does_not_begin(
-    bench: Bench, disk: SmallDisk
-):
+async def test_command_does_not_begin_while_its_tombstone_is_being_written(bench: Bench, disk: SmallDisk):
     disk.go_on.clear()
-    cancelling = asyncio.create_task(bench.desk.cancel(CancelCommand(op_id="op")))
+    cancelling = asyncio.create_task(bench.operations.cancel(CancelCommand(op_id="op")))
     await asyncio.sleep(0)
     sending = asyncio.create_task(bench.send(install()))
     await asyncio.sleep(0)
     disk.go_on.set()
     assert (await cancelling).answer is CancelAnswer.STOPPED
     assert (await sending).answer is Answer.REFUSED
-    assert (bench.hands.begun, bench.desk.open_ops()) == ([], [])
+    assert (bench.performer.begun, bench.operations.open_ops()) == ([], [])
 
 
-async def test_what_is_not_on_the_disk_yet_is_not_told_as_known(bench: Bench, disk: SmallDisk):
+async def test_unwritten_entry_is_not_reported(bench: Bench, disk: SmallDisk):
     disk.go_on.clear()
-    writing = asyncio.create_task(bench.journal.put(Entry(op_id="op", standing=Standing.CANCELLED)))
+    writing = asyncio.create_task(bench.journal.put(JournalEntry(op_id="op", standing=JournalStatus.CANCELLED)))
     await asyncio.sleep(0.05)
     assert bench.journal.get("op") is None
     disk.go_on.set()
@@ -116,27 +119,25 @@ async def test_what_is_not_on_the_disk_yet_is_not_told_as_known(bench: Bench, di
     assert bench.journal.get("op") is not None
 
 
-async def test_of_many_commands_while_the_first_is_written_one_begins(bench: Bench, disk: SmallDisk):
+async def test_concurrent_commands_begin_the_operation_once(bench: Bench, disk: SmallDisk):
     disk.go_on.clear()
     sending = [asyncio.create_task(bench.send(install())) for _ in range(5)]
     await asyncio.sleep(0.05)
-    assert (await bench.desk.ask(OpQuestion(op_id="op"))).standing is OpStanding.RUNNING
+    assert (await bench.operations.ask(OpQuestion(op_id="op"))).standing is NodeOperationStatus.RUNNING
     assert not any(task.done() for task in sending), "accepted and attached only once it is written down"
     disk.go_on.set()
     answers = sorted([(await task).answer for task in sending])
     assert answers == [Answer.ACCEPTED, *[Answer.ATTACHED] * 4]
-    await until(lambda: bench.hands.begun == ["op"])
-    await bench.desk.close()
+    await until(lambda: bench.performer.begun == ["op"])
+    await bench.operations.close()
 
 
-async def test_an_end_that_the_disk_does_not_take_is_told_all_the_same_and_written_later(
-    bench: Bench, disk: SmallDisk, tmp_path: Path
-):
+async def test_outcome_on_a_full_disk_is_reported_and_written_later(bench: Bench, disk: SmallDisk, tmp_path: Path):
     await bench.send(install())
     disk.is_full = True
-    await bench.hands.tell("op", "fail")
-    assert (await bench.notes.ended("op")).result is Result.FAILED
-    assert (await bench.desk.ask(OpQuestion(op_id="op"))).standing is OpStanding.ENDED
+    await bench.performer.finish("op", "fail")
+    assert (await bench.reporter.ended("op")).result is Result.FAILED
+    assert (await bench.operations.ask(OpQuestion(op_id="op"))).standing is NodeOperationStatus.ENDED
     assert isinstance(bench.journal, DiskJournal)
     with pytest.raises(OSError, match="No space"):
         await bench.journal.flush()
@@ -144,14 +145,14 @@ async def test_an_end_that_the_disk_does_not_take_is_told_all_the_same_and_writt
     await bench.journal.flush()
     kept = reopened(tmp_path).get("op")
     assert kept is not None
-    assert kept.standing is Standing.ENDED
+    assert kept.standing is JournalStatus.ENDED
 
 
 # the reserve --------------------------------------------------------------------------------------------------
 
 
 class DiskWithReserve(SmallDisk):
-    """Has room again as soon as the reserve is given up."""
+    """A disk that has space again once the reserve is released."""
 
     def __init__(self, reserve: Reserve) -> None:
         super().__init__()
@@ -162,36 +163,36 @@ class DiskWithReserve(SmallDisk):
         super().write(path, content, mode)
 
 
-async def test_the_reserve_is_given_up_for_a_tombstone_and_made_again(tmp_path: Path):
+async def test_reserve_is_released_for_a_tombstone_and_created_again(tmp_path: Path):
     reserve = Reserve(tmp_path)
-    reserve.make()
+    reserve.ensure()
     assert reserve.path.stat().st_size == SIZE == 1024 * 1024
     assert reserve.path.stat().st_blocks * 512 >= SIZE, "it really takes the room"
-    journal = DiskJournal(tmp_path / "journal", VitalDisk(DiskWithReserve(reserve), reserve))
+    journal = DiskJournal(tmp_path / "journal", ReservedDisk(DiskWithReserve(reserve), reserve))
     journal.load()
-    desk = Operations(journal, Bench().hands, Bench().notes, progress_every=1.0)
-    assert (await desk.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
+    operations = NodeOperations(journal, Bench().performer, Bench().reporter, progress_every=1.0)
+    assert (await operations.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
     assert not reserve.path.exists()
-    reserve.make()
+    reserve.ensure()
     assert reserve.path.stat().st_size == SIZE
     journal.close()
 
 
-async def test_without_a_reserve_a_full_disk_is_told(tmp_path: Path):
+async def test_full_disk_without_a_reserve_is_reported(tmp_path: Path):
     reserve = Reserve(tmp_path)
     disk = SmallDisk()
     disk.is_full = True
-    journal = DiskJournal(tmp_path / "journal", VitalDisk(disk, reserve))
+    journal = DiskJournal(tmp_path / "journal", ReservedDisk(disk, reserve))
     journal.load()
     with pytest.raises(OSError, match="No space"):
-        await journal.put(Entry(op_id="op", standing=Standing.CANCELLED))
+        await journal.put(JournalEntry(op_id="op", standing=JournalStatus.CANCELLED))
     journal.close()
 
 
 async def test_a_removal_that_is_interrupted_and_cancelled_is_left_undone(bench: Bench):
-    """What an interrupted plan has left is undone with the tombstone, also of kinds that are never stopped."""
+    """The cancel undoes an interrupted plan, also of kinds that cannot be stopped while they run."""
     await bench.send(install(kind=Kind.REMOVE))
-    await bench.hands.tell("op", "fail")
-    await bench.notes.ended("op")
-    assert (await bench.desk.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
-    assert bench.hands.abandoned == ["op"]
+    await bench.performer.finish("op", "fail")
+    await bench.reporter.ended("op")
+    assert (await bench.operations.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
+    assert bench.performer.abandoned == ["op"]

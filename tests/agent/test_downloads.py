@@ -1,4 +1,4 @@
-"""Downloads against a real web server: resumed, verified, and honest about what went wrong."""
+"""Downloads from a real web server: resumed, verified, and with a specific reason on failure."""
 
 import asyncio
 import contextlib
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from contracts.messages import Command
-from contracts.sources import SourceAccess
-from domain.operation import Reason
-from gallery.registry import basic
+from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.nats.messages import Command
+from nodesmith.domain.operation import Reason
+from nodesmith.gallery.registry import basic
 from tests.agent import fetching
 from tests.agent.archives import digest
 from tests.agent.fetching import Fetcher, failure_of
@@ -24,7 +24,7 @@ HALF = 1_500_000
 
 
 async def interrupt_at_half(fetcher: Fetcher, site: Web, path: str, **what) -> None:
-    """Begin a download and cancel it when half is here."""
+    """Begin a download and cancel it after half of the bytes."""
     file = site.files[path]
     file.stops_at = HALF
     downloading = asyncio.create_task(fetcher.fetch(site.url + path, **what))
@@ -46,7 +46,7 @@ async def test_a_whole_artifact_is_fetched_and_nothing_is_left_behind(fetcher, s
     assert list(fetcher.folder.iterdir()) == []
 
 
-async def test_an_interrupted_download_goes_on_where_it_was(fetcher, site):
+async def test_interrupted_download_resumes(fetcher, site):
     site.serve("/a", CONTENT)
     await interrupt_at_half(fetcher, site, "/a", sha256=digest(CONTENT))
     job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT))
@@ -55,7 +55,7 @@ async def test_an_interrupted_download_goes_on_where_it_was(fetcher, site):
     assert (again.headers["Range"], again.headers["If-Range"]) == (f"bytes={HALF}-", '"v1"')
 
 
-async def test_the_same_digest_from_another_place_goes_on_too(fetcher, site):
+async def test_download_resumes_from_another_source_of_the_same_digest(fetcher, site):
     site.serve("/a", CONTENT)
     site.serve("/mirror", CONTENT, etag='"other"')
     await interrupt_at_half(fetcher, site, "/a", sha256=digest(CONTENT))
@@ -64,7 +64,7 @@ async def test_the_same_digest_from_another_place_goes_on_too(fetcher, site):
     assert site.requests("/mirror")[0].headers["If-Range"] is None
 
 
-async def test_a_source_that_changed_is_fetched_anew(fetcher, site):
+async def test_changed_source_is_fetched_from_the_beginning(fetcher, site):
     site.serve("/a", os.urandom(3_000_000))
     await interrupt_at_half(fetcher, site, "/a")
     site.serve("/a", CONTENT, etag='"v2"')
@@ -73,7 +73,7 @@ async def test_a_source_that_changed_is_fetched_anew(fetcher, site):
 
 
 @pytest.mark.parametrize("how", [{"ranges": False}, {"etag": ""}], ids=["no ranges", "no validator"])
-async def test_a_source_that_cannot_resume_is_fetched_anew(fetcher, site, how):
+async def test_source_that_cannot_resume_is_fetched_from_the_beginning(fetcher, site, how):
     site.serve("/a", CONTENT, **how)
     await interrupt_at_half(fetcher, site, "/a")
     job = await fetcher.fetch(f"{site.url}/a")
@@ -81,7 +81,7 @@ async def test_a_source_that_cannot_resume_is_fetched_anew(fetcher, site, how):
 
 
 async def test_a_partial_file_that_is_wrong_is_thrown_away_once(fetcher, site):
-    """A power cut may leave zeros: that is no reason to call the source a liar."""
+    """A power failure may leave zeros in the file, which is not the source's fault."""
     site.serve("/a", CONTENT)
     (fetcher.folder / f"{digest(CONTENT)}.part").write_bytes(bytes(HALF))
     job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT))
@@ -102,7 +102,7 @@ async def test_a_complete_partial_file_needs_no_source(fetcher, site):
     assert (job.bytes_fetched, job.bytes_reused, site.seen) == (0, len(CONTENT), [])
 
 
-async def test_a_connection_that_breaks_is_taken_up_again(fetcher, site):
+async def test_broken_connection_is_resumed(fetcher, site):
     site.serve("/a", CONTENT, breaks_at=HALF)
     fetcher.build(tries=5)
     job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT))
@@ -114,7 +114,8 @@ async def test_a_wrong_digest_is_named_and_nothing_is_kept(fetcher, site):
     site.serve("/a", CONTENT)
     failure = await failure_of(fetcher.fetch(f"{site.url}/a", sha256="0" * 64))
     assert failure.reason is Reason.BAD_DIGEST
-    assert digest(CONTENT) in str(failure)
+    assert "0" * 64 in str(failure)
+    assert digest(CONTENT) not in str(failure)
     assert fetcher.kept() == 0
 
 
@@ -157,7 +158,7 @@ async def test_a_size_that_only_the_source_knows_is_checked_before_the_body(fetc
         (503, {"Retry-After": "soon"}, Reason.SOURCE_DOWN, None),
     ],
 )
-async def test_what_a_source_answers_is_what_we_say(fetcher, site, status, headers, reason, retry_after):
+async def test_http_status_of_a_source_maps_to_a_reason(fetcher, site, status, headers, reason, retry_after):
     site.serve("/a", b"", status=status, headers=headers)
     failure = await failure_of(fetcher.fetch(f"{site.url}/a?secret=1"))
     assert (failure.reason, failure.retry_after_s) == (reason, retry_after)
@@ -171,7 +172,7 @@ async def test_a_source_that_cannot_be_reached_is_down(fetcher, uri):
 
 
 @pytest.mark.parametrize("uri", ["//evil.example/a", "ftp://host/a", "echo", "", "file://host/a", "javascript:x"])
-async def test_a_uri_we_do_not_speak_is_refused(fetcher, uri):
+async def test_unsupported_uri_is_refused(fetcher, uri):
     assert (await failure_of(fetcher.fetch(uri))).reason is Reason.REFUSED_BY_NODE
 
 
@@ -206,12 +207,12 @@ async def test_a_redirect_of_the_control_plane_is_not_followed_with_the_credenti
 
 
 async def test_two_jobs_on_one_digest_share_one_download_after_another(fetcher, site):
-    """The second finds nothing half-written under its hands."""
+    """The second job never sees a file that the first one is writing."""
     site.serve("/a", CONTENT)
     await asyncio.gather(*(fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT)) for _ in range(3)))
 
 
-async def test_a_digest_that_is_no_digest_names_no_file_outside(fetcher, site, tmp_path):
+async def test_invalid_digest_cannot_name_a_file_outside_the_folder(fetcher, site, tmp_path):
     site.serve("/a", CONTENT)
     failure = await failure_of(fetcher.fetch(f"{site.url}/a", sha256="../../evil"))
     assert failure.reason is Reason.BAD_DIGEST
@@ -235,24 +236,24 @@ async def test_discarding_does_not_disturb_another_job_on_the_same_artifact(fetc
     assert (await other).bytes_fetched == len(CONTENT)
 
 
-async def test_what_nobody_asked_for_in_a_day_is_dropped(fetcher, site):
+async def test_partial_files_unused_for_a_day_are_deleted(fetcher, site):
     old, new = fetcher.folder / "old.part", fetcher.folder / "new.part"
     for path in (old, new):
         path.write_bytes(b"x")
     for path, hours in ((old, 25), (new, 23)):
         os.utime(path, (time.time() - hours * 3600,) * 2)
-    fetcher.downloads.tidy()
+    fetcher.downloads.prune()
     assert list(fetcher.folder.iterdir()) == [new]
 
 
-async def test_a_body_that_ends_early_without_a_length_is_gone_on_with(fetcher: Fetcher, site: Web):
-    """HTTP/1.0 says the end by closing: only the size that was promised tells that it is none."""
+async def test_early_end_without_content_length_is_resumed(fetcher: Fetcher, site: Web):
+    """HTTP/1.0 ends a body by closing the connection; only the declared size shows that it is incomplete."""
     site.serve("/a", CONTENT, tells_size=False, breaks_at=1_000_000)
     job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT), size=len(CONTENT))
     assert job.bytes_fetched == len(CONTENT)
 
 
-async def test_a_source_that_gives_less_than_it_is_asked_for_is_asked_again(fetcher: Fetcher, site: Web):
+async def test_short_range_response_is_continued(fetcher: Fetcher, site: Web):
     site.serve("/a", CONTENT, at_most=1_000_000)
     job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT))
     assert job.bytes_fetched == len(CONTENT)
@@ -264,7 +265,7 @@ async def test_a_source_that_gives_less_than_it_is_asked_for_is_asked_again(fetc
     [{"ranges": False}, {"etag": 'W/"weak"'}, {"etag": ""}, {"headers": {"Content-Encoding": "gzip"}}],
     ids=["no ranges", "weak ETag", "no ETag", "called an encoding"],
 )
-async def test_a_source_with_ways_of_its_own_delivers_after_a_break(fetcher: Fetcher, site: Web, how: dict[str, Any]):
+async def test_unusual_sources_deliver_after_a_break(fetcher: Fetcher, site: Web, how: dict[str, Any]):
     site.serve("/a", CONTENT, breaks_at=1_000_000, **how)
     job = await fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT))
     assert job.bytes_fetched == len(CONTENT) + (0 if how.get("ranges", True) else 1_000_000)

@@ -1,15 +1,15 @@
-"""docs/sources.md names every fault, and only tests that there are."""
+"""docs/reference/sources.md lists every fault, and only existing tests."""
 
 import re
 from pathlib import Path
 
-from domain.operation import Reason
+from nodesmith.domain.operation import Reason
 from tests.agent.test_faults import FAULTS, SOURCES
 
 HERE = Path(__file__).parent
 LINES = [
     [cell.strip() for cell in line.strip("|").split("|")]
-    for line in (HERE.parents[1] / "docs/sources.md").read_text().splitlines()
+    for line in (HERE.parents[1] / "docs/reference/sources.md").read_text().splitlines()
     if line.startswith("| ") and "| `test_" in line
 ]
 ROWS = [line for line in LINES if len(line) > 2]

@@ -1,4 +1,4 @@
-"""Everything that a source can do wrong, from a web server and from a registry: a typed reason, and no trace."""
+"""Every fault of a web server or registry leads to a specific reason and leaves no files behind."""
 
 import asyncio
 import os
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from agent.failures import from_os_error
-from contracts.messages import Command
-from domain.operation import Reason
+from nodesmith.agent.operations.failures import from_os_error
+from nodesmith.contracts.nats.messages import Command
+from nodesmith.domain.operation import Reason
 from tests.agent.archives import digest
 from tests.agent.fetching import CONTENT, Fetcher, failure_of
 from tests.agent.registry import publish
@@ -23,7 +23,7 @@ HALF = 1_500_000
 
 @dataclass(frozen=True)
 class Fault:
-    """What the source does, what we say, and how much of the content stays for the next try."""
+    """A fault of the source, the expected reason, and how many bytes are kept for a retry."""
 
     name: str
     reason: Reason
@@ -52,9 +52,7 @@ FAULTS = [
     Fault("429", Reason.SOURCE_DOWN, {"status": 429, "headers": {"Retry-After": "7"}}, "429"),
     Fault("redirect loop", Reason.DOWNLOAD_FAILED, {"status": 302}, "redirect"),
     Fault("slow-loris header", Reason.DOWNLOAD_FAILED, {"silent": True}, rules={"header": 0.2, "tries": 2}),
-    Fault(
-        "slow-loris body", Reason.DOWNLOAD_FAILED, {"drips": True}, "next to nothing", kept=1024, rules={"idle": 0.2}
-    ),
+    Fault("slow-loris body", Reason.DOWNLOAD_FAILED, {"drips": True}, "too slowly", kept=1024, rules={"idle": 0.2}),
     Fault("stalled body", Reason.DOWNLOAD_FAILED, {"stops_at": HALF}, kept=HALF, rules={"idle": 0.2}),
     Fault("truncated body", Reason.DOWNLOAD_FAILED, {"always_breaks_at": HALF}, kept=HALF, rules={"tries": 2}),
     Fault("Content-Length too large", Reason.DOWNLOAD_FAILED, {"claims": 9_000_000}, kept=HALF, does=_shorter),
@@ -64,7 +62,7 @@ FAULTS = [
 
 @dataclass
 class Subject:
-    """One source of the content, and the command that asks for it."""
+    """One source of the content, and the command that requests it."""
 
     served: Served
     path: str
@@ -110,8 +108,8 @@ async def test_a_fault_has_a_reason_and_leaves_no_trace(fetcher: Fetcher, site: 
 
 
 @pytest.mark.parametrize("source", SOURCES)
-async def test_a_source_that_keeps_stalling_is_asked_again_and_again_while_bytes_come(fetcher, site, source):
-    """Five times without progress is a failure; a thousand times with progress is not."""
+async def test_stalling_source_is_retried_while_bytes_arrive(fetcher, site, source):
+    """Five tries without progress are a failure; a thousand with progress are not."""
     subject = SOURCES[source](site)
     subject.served.breaks_at = HALF
     fetcher.build(tries=5)
@@ -128,8 +126,8 @@ async def test_five_times_without_progress_is_a_failed_attempt(fetcher, site):
 
 
 @pytest.mark.parametrize("obeys", [True, False], ids=["If-Range obeyed", "If-Range ignored"])
-async def test_a_changed_etag_between_ranges_begins_anew(fetcher, site, obeys):
-    """Without a digest nothing else would tell that two halves are of two files."""
+async def test_changed_etag_restarts_the_download(fetcher, site, obeys):
+    """Without a digest, only the ETag shows that two halves belong to different files."""
     old, new = os.urandom(len(CONTENT)), CONTENT
     served = site.serve("/a", old, stops_at=HALF)
     fetcher.build(tries=3)
@@ -144,7 +142,7 @@ async def test_a_changed_etag_between_ranges_begins_anew(fetcher, site, obeys):
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """The disk takes no more than that: the kernel itself refuses the write."""
+    """Limit the file size, so that the kernel refuses further writes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -163,7 +161,7 @@ async def test_a_disk_that_is_full_in_the_middle_keeps_nothing(fetcher, site, so
 
 
 @pytest.mark.parametrize("source", SOURCES)
-async def test_without_room_for_payload_and_reserve_no_byte_is_asked_for(fetcher, site, source):
+async def test_no_request_is_sent_without_space_for_payload_and_reserve(fetcher, site, source):
     subject = SOURCES[source](site)
     fetcher.build(headroom=10**18)
     failure = await failure_of(fetcher.run(subject.command, _nothing))
@@ -178,7 +176,7 @@ UNFIT = [fault for fault in FAULTS if fault.name not in ("slow-loris header", "s
 
 
 @pytest.mark.parametrize("fault", UNFIT, ids=lambda fault: fault.name)
-async def test_whatever_the_first_place_does_the_mirror_delivers(fetcher, site, fault):
+async def test_mirror_delivers_after_any_fault_of_the_first_source(fetcher, site, fault):
     subject = _web(site)
     site.serve("/mirror", CONTENT, etag='"m"')
     for name, value in fault.how.items():
@@ -192,8 +190,8 @@ async def test_whatever_the_first_place_does_the_mirror_delivers(fetcher, site, 
     assert fetcher.kept() == 0
 
 
-async def test_a_connection_whose_answer_was_too_short_is_not_used_for_the_next_question(fetcher, site):
-    """What it still holds would be read as the mirror's answer."""
+async def test_connection_with_a_wrong_length_is_not_reused(fetcher, site):
+    """The surplus bytes would be read as the mirror's response."""
     subject = _web(site)
     subject.served.claims = subject.served.stops_at = HALF
     site.serve("/mirror", CONTENT, etag='"m"')
@@ -202,7 +200,7 @@ async def test_a_connection_whose_answer_was_too_short_is_not_used_for_the_next_
     assert [seen.path for seen in site.seen] == ["/a", "/a", "/mirror"]
 
 
-async def test_a_mirror_goes_on_where_the_first_place_broke_off(fetcher, site):
+async def test_mirror_resumes_the_download_of_the_first_source(fetcher, site):
     subject = _web(site)
     subject.served.always_breaks_at = HALF
     site.serve("/mirror", CONTENT, etag='"m"')
@@ -211,7 +209,7 @@ async def test_a_mirror_goes_on_where_the_first_place_broke_off(fetcher, site):
     assert site.requests("/mirror")[0].headers["Range"] == f"bytes={HALF}-"
 
 
-async def test_when_all_places_fail_each_is_named_and_the_one_that_may_come_back_decides(fetcher, site):
+async def test_failures_of_all_sources_are_named_and_a_recoverable_one_decides(fetcher, site):
     site.serve("/a", b"", status=404)
     site.serve("/b", b"", status=503, headers={"Retry-After": "9"})
     failure = await failure_of(fetcher.fetch(f"{site.url}/a", sha256="0" * 64, mirrors=[f"{site.url}/b"]))

@@ -1,4 +1,4 @@
-"""Files of the node itself as sources: regular ones only, and none of them holds up the agent."""
+"""Local files as sources: only regular files, and none of them blocks the agent."""
 
 import asyncio
 import os
@@ -6,16 +6,18 @@ from pathlib import Path
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
-from agent.failures import OperationFailed
-from agent.sources import FileSource
-from contracts.messages import Answer, Command, Result
-from domain.operation import Kind, Reason
+from nodesmith.agent.fetch.sources import FileSource
+from nodesmith.agent.operations.failures import OperationFailed
+from nodesmith.contracts.nats.messages import Answer, Command, Result
+from nodesmith.domain.operation import Kind, Reason
 from tests.agent.nodes import LONG, StartAgent
 from tests.agent.waiting import until
+from tests.sources import LOCAL
 
 PIPES = 40
-"""more than the threads of any pool that others use too"""
+"""more than the threads of any shared pool"""
 
 
 def pipe(folder: Path, name: str) -> Path:
@@ -38,36 +40,32 @@ async def test_pipes_as_sources_fail_and_the_agent_goes_on(start_agent: StartAge
             await asyncio.sleep(0.05)
             reply = await node.control.ask(node.id, f"pipe-{number}", within=LONG)
         assert (reply.outcome.result, reply.outcome.reason) == (Result.FAILED, Reason.DOWNLOAD_FAILED)
-        assert "is not a regular file" in reply.outcome.error
+        assert "as a regular file" in reply.outcome.error
 
 
-@pytest.mark.parametrize("place", ["/dev/zero", "/"], ids=["device", "folder"])
-async def test_only_a_regular_file_is_a_source(place: str):
-    with pytest.raises(OperationFailed, match="not a regular file"):
-        async with FileSource(Path(place)).open(0, ""):
+@pytest.mark.parametrize("place", ["/dev/zero", "/", "/no/such/file"], ids=["device", "folder", "nothing"])
+async def test_non_regular_file_is_refused_and_only_the_log_has_the_cause(place: str):
+    with capture_logs() as logs, pytest.raises(OperationFailed) as failed:
+        async with FileSource(Path(place), LOCAL).open(0, ""):
             pass
+    assert str(failed.value) == f"This node cannot read {place} as a regular file. The agent's log has the cause."
+    assert logs[0]["why"]
 
 
-async def test_a_file_that_is_not_there_says_so(tmp_path: Path):
-    with pytest.raises(OperationFailed, match="No such file"):
-        async with FileSource(tmp_path / "none").open(0, ""):
-            pass
-
-
-async def test_a_failure_of_the_reader_is_not_told_as_one_of_the_source(tmp_path: Path):
-    """Such as a disk that is full while the bytes are written."""
+async def test_failure_of_the_consumer_is_not_reported_as_source_failure(tmp_path: Path):
+    """For example a full disk while the bytes are written."""
     (tmp_path / "file").write_bytes(b"x" * 100)
     with pytest.raises(OSError, match="mine"):
-        async with FileSource(tmp_path / "file").open(0, ""):
+        async with FileSource(tmp_path / "file", LOCAL).open(0, ""):
             raise OSError(28, "mine")
 
 
-async def test_a_file_is_read_from_the_place_that_is_asked_for_and_closed(tmp_path: Path):
+async def test_file_is_read_from_the_requested_offset_and_closed(tmp_path: Path):
     (tmp_path / "file").write_bytes(b"0123456789")
-    async with FileSource(tmp_path / "file").open(0, "") as whole:
+    async with FileSource(tmp_path / "file", LOCAL).open(0, "") as whole:
         assert b"".join([block async for block in whole.blocks]) == b"0123456789"
-    async with FileSource(tmp_path / "file").open(4, whole.validator) as rest:
+    async with FileSource(tmp_path / "file", LOCAL).open(4, whole.validator) as rest:
         assert (rest.start, b"".join([block async for block in rest.blocks])) == (4, b"456789")
-    async with FileSource(tmp_path / "file").open(4, "another") as again:
+    async with FileSource(tmp_path / "file", LOCAL).open(4, "another") as again:
         assert again.start == 0
     await until(lambda: str(tmp_path / "file") not in {each.path for each in psutil.Process().open_files()}, pause=0.01)

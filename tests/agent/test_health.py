@@ -1,4 +1,4 @@
-"""When a backend counts as healthy: 2xx on its health route, which it may declare, or declare not to have."""
+"""Health of a backend: 2xx on its health route; a backend may declare another route or none."""
 
 import asyncio
 import json
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.health import DEFAULT_ROUTE, health_route, is_healthy
-from contracts.messages import Result
-from domain.operation import Reason
+from nodesmith.agent.run.health import DEFAULT_ROUTE, health_route, is_healthy
+from nodesmith.contracts.nats.messages import Result
+from nodesmith.domain.operation import Reason
 from tests.agent.archives import built, regular
 from tests.agent.nodes import StartAgent
 from tests.agent.test_running import FAST

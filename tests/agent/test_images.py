@@ -1,4 +1,4 @@
-"""Images from a registry: the small one of the tests always, Debian's docker-registry when it is here."""
+"""Images from a registry: the tests' own one always, Debian's docker-registry if it is installed."""
 
 import asyncio
 import gzip
@@ -12,12 +12,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from agent.images import this_platform
-from contracts.messages import Command, Result
-from contracts.sources import SourceAccess
-from domain.operation import Reason
-from gallery.oci import Platform, read_reference
-from gallery.registry import Registry, RegistryFailed, basic
+from nodesmith.agent.fetch.images import this_platform
+from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.nats.messages import Command, Result
+from nodesmith.domain.operation import Reason
+from nodesmith.gallery.oci import Platform, read_reference
+from nodesmith.gallery.registry import Registry, RegistryFailed, basic
 from tests.agent.archives import built, digest, packed, regular, zstandard
 from tests.agent.fetching import Fetcher, failure_of
 from tests.agent.nodes import StartAgent
@@ -100,7 +100,7 @@ async def test_the_build_of_this_platform_is_taken_and_a_missing_one_is_named(fe
     assert "linux/arm64" in str(failure)
 
 
-async def test_a_pinned_digest_is_what_is_pulled_whatever_the_tag_says_now(fetcher: Fetcher, site: Web):
+async def test_pinned_digest_is_pulled_although_the_tag_moved(fetcher: Fetcher, site: Web):
     old = publish(site, [LOWER])
     publish(site, [UPPER])
     job = await fetcher.run(pull(old, sha256=old.digest), lambda artifact: None)
@@ -115,10 +115,10 @@ async def test_a_registry_that_answers_another_manifest_is_a_bad_digest(fetcher:
     assert list(fetcher.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["told by the registry", "computed"])
-async def test_a_tag_is_resolved_to_the_digest_that_nodes_record(site: Web, told: bool):
+@pytest.mark.parametrize("has_header", [True, False], ids=["sent by the registry", "computed"])
+async def test_a_tag_is_resolved_to_the_digest_that_nodes_record(site: Web, has_header: bool):
     image = publish(site, [LOWER])
-    if not told:
+    if not has_header:
         del image.manifest().headers["Docker-Content-Digest"]
     async with httpx2.AsyncClient() as http:
         assert await Registry(http).digest(read_reference(image.reference)) == image.digest
@@ -127,7 +127,7 @@ async def test_a_tag_is_resolved_to_the_digest_that_nodes_record(site: Web, told
     assert failure.value.status == 404
 
 
-# who may pull -------------------------------------------------------------------------------------------------
+# credentials --------------------------------------------------------------------------------------------------
 
 USER, PASSWORD = "robot", "s3cret-of-the-registry"
 
@@ -183,7 +183,7 @@ async def test_an_agent_asks_for_credentials_at_use_and_writes_them_nowhere(star
 
 @pytest.fixture
 def docker_registry(tmp_path: Path) -> Iterator[str]:
-    """Its address; a real registry in front of an empty folder."""
+    """Start a real registry on an empty folder; return its address."""
     binary = shutil.which("docker-registry")
     if binary is None:
         pytest.skip("2026-11-16: Debian's docker-registry is not installed; our own registry runs everywhere")
@@ -238,7 +238,7 @@ async def test_a_real_registry_serves_what_was_pushed_to_it(docker_registry: str
 async def test_a_list_of_builds_and_attestations_in_a_real_registry_is_installed_from(
     docker_registry: str, start_agent: StartAgent
 ):
-    """As docker buildx pushes it: Docker's own media types, variants, and a manifest that is no build."""
+    """An index as docker buildx pushes it: Docker's media types, variants, and an attestation manifest."""
     upper = zstandard(gzip.decompress(UPPER))
     ours = this_platform()
     async with httpx2.AsyncClient(base_url=f"http://{docker_registry}/v2/team/echo") as http:
@@ -266,7 +266,7 @@ async def test_a_list_of_builds_and_attestations_in_a_real_registry_is_installed
     assert {path.name for path in (node.live() / "lib").iterdir()} == {"a", "b"}
 
 
-async def test_a_real_registry_goes_on_in_the_middle_of_a_layer(docker_registry: str, fetcher: Fetcher, site: Web):
+async def test_layer_download_from_a_real_registry_resumes(docker_registry: str, fetcher: Fetcher, site: Web):
     image = publish(site, [LOWER], index=False)
     async with httpx2.AsyncClient(base_url=f"http://{docker_registry}/v2/team/echo") as http:
         await push(http, LOWER)

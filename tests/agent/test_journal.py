@@ -1,4 +1,4 @@
-"""The journal outlives its agent."""
+"""The journal survives a restart of the agent."""
 
 import asyncio
 import json
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.journal import KEPT, DiskJournal, Entry, Standing
-from contracts.messages import Command, Outcome, Result
+from nodesmith.agent.operations.journal import KEPT, DiskJournal, JournalEntry, JournalStatus
+from nodesmith.contracts.nats.messages import Command, Outcome, Result
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def journal(folder):
     journal.close()
 
 
-def reopened(folder: Path) -> tuple[DiskJournal, list[Entry]]:
-    """The journal as the next agent finds it, and what has to be settled."""
+def reopened(folder: Path) -> tuple[DiskJournal, list[JournalEntry]]:
+    """Load the journal as a restarted agent does; return it and the unsettled entries."""
     journal = DiskJournal(folder)
     unsettled = journal.load()
     journal.close()
@@ -34,27 +34,35 @@ def reopened(folder: Path) -> tuple[DiskJournal, list[Entry]]:
 
 async def test_an_ended_operation_is_found_again_as_it_was(journal, folder):
     outcome = Outcome(op_id="op", result=Result.SUCCEEDED, bytes_fetched=7)
-    entry = Entry(op_id="op", standing=Standing.ENDED, decision=3, command=Command(uri="/a"), outcome=outcome)
+    entry = JournalEntry(
+        op_id="op", standing=JournalStatus.ENDED, decision=3, command=Command(uri="/a"), outcome=outcome
+    )
     await journal.put(entry)
     again, unsettled = reopened(folder)
     assert (again.get("op"), unsettled) == (entry, [])
 
 
-async def test_what_ran_has_to_be_settled_until_it_is_written_as_interrupted(journal, folder):
-    await journal.put(Entry(op_id="op", standing=Standing.RUNNING, decision=3, command=Command(family="echo")))
+async def test_running_entry_is_unsettled_until_written_as_interrupted(journal, folder):
+    await journal.put(
+        JournalEntry(op_id="op", standing=JournalStatus.RUNNING, decision=3, command=Command(family="echo"))
+    )
     again, (ran,) = reopened(folder)
     assert ran == again.get("op")
-    told = ran.interrupted()
-    assert told.standing is Standing.INTERRUPTED
-    assert told.outcome is not None
-    assert (told.outcome.result, told.outcome.decision, told.outcome.family) == (Result.INTERRUPTED, 3, "echo")
-    await journal.put(told)
+    interrupted = ran.interrupted()
+    assert interrupted.standing is JournalStatus.INTERRUPTED
+    outcome = interrupted.outcome
+    assert outcome is not None
+    assert (outcome.result, outcome.decision, outcome.family) == (Result.INTERRUPTED, 3, "echo")
+    await journal.put(interrupted)
     assert reopened(folder)[1] == []
 
 
 async def test_the_last_of_many_writes_is_what_stays(journal, folder):
     await asyncio.gather(
-        *(journal.put(Entry(op_id="op", standing=Standing.ENDED, decision=decision)) for decision in range(50))
+        *(
+            journal.put(JournalEntry(op_id="op", standing=JournalStatus.ENDED, decision=decision))
+            for decision in range(50)
+        )
     )
     last = reopened(folder)[0].get("op")
     assert last is not None
@@ -62,23 +70,23 @@ async def test_the_last_of_many_writes_is_what_stays(journal, folder):
 
 
 async def test_files_are_private_and_no_draft_is_left(journal, folder):
-    await journal.put(Entry(op_id="op", standing=Standing.CANCELLED))
+    await journal.put(JournalEntry(op_id="op", standing=JournalStatus.CANCELLED))
     (file,) = folder.iterdir()
     assert (file.name, file.stat().st_mode & 0o777) == ("op.json", 0o600)
     assert json.loads(file.read_bytes())["standing"] == "cancelled"
 
 
 @pytest.mark.parametrize("op_id", ["../../evil", "/etc/passwd", ".", "a" * 500, "a/b", "x\0y"])
-async def test_whatever_an_op_id_holds_it_stays_in_the_folder(journal, folder, op_id):
-    await journal.put(Entry(op_id=op_id, standing=Standing.CANCELLED))
+async def test_any_op_id_maps_to_a_file_in_the_folder(journal, folder, op_id):
+    await journal.put(JournalEntry(op_id=op_id, standing=JournalStatus.CANCELLED))
     assert len(list(folder.iterdir())) == 1
     found = reopened(folder)[0].get(op_id)
     assert found is not None
-    assert found.standing is Standing.CANCELLED
+    assert found.standing is JournalStatus.CANCELLED
 
 
 async def test_a_damaged_file_is_set_aside_and_the_rest_is_read(journal, folder):
-    await journal.put(Entry(op_id="good", standing=Standing.CANCELLED))
+    await journal.put(JournalEntry(op_id="good", standing=JournalStatus.CANCELLED))
     (folder / "bad.json").write_text("{")
     again, _ = reopened(folder)
     assert again.get("good") is not None
@@ -87,8 +95,8 @@ async def test_a_damaged_file_is_set_aside_and_the_rest_is_read(journal, folder)
 
 async def test_old_entries_are_forgotten(journal, folder):
     old = datetime.now(UTC) - KEPT - timedelta(days=1)
-    await journal.put(Entry(op_id="old", standing=Standing.ENDED, at=old))
-    await journal.put(Entry(op_id="new", standing=Standing.ENDED))
+    await journal.put(JournalEntry(op_id="old", standing=JournalStatus.ENDED, at=old))
+    await journal.put(JournalEntry(op_id="new", standing=JournalStatus.ENDED))
     again, _ = reopened(folder)
     assert again.get("old") is None
     assert [path.name for path in folder.iterdir()] == ["new.json"]
@@ -97,16 +105,16 @@ async def test_old_entries_are_forgotten(journal, folder):
 async def test_tombstones_are_kept_for_thirty_days_by_an_agent_that_never_restarts(journal, folder):
     now = datetime.now(UTC)
     for op_id, age in (("young", 29), ("old", 31)):
-        await journal.put(Entry(op_id=op_id, standing=Standing.CANCELLED, at=now - timedelta(days=age)))
-    await journal.put(Entry(op_id="runs", standing=Standing.RUNNING, at=now - timedelta(days=99)))
-    await journal.reap()
+        await journal.put(JournalEntry(op_id=op_id, standing=JournalStatus.CANCELLED, at=now - timedelta(days=age)))
+    await journal.put(JournalEntry(op_id="runs", standing=JournalStatus.RUNNING, at=now - timedelta(days=99)))
+    await journal.prune()
     assert {path.name for path in folder.iterdir()} == {"young.json", "runs.json"}
     assert journal.get("old") is None
     assert journal.get("young") is not None
 
 
 def test_file_that_cannot_be_read_does_not_keep_the_agent_from_starting(tmp_path: Path) -> None:
-    """A sick disk: one entry gives an error of the operating system, the others are read."""
+    """A failing disk: reading one entry raises an OS error, the others are read."""
     folder = tmp_path / "journal"
     (folder / "broken.json").mkdir(parents=True)
     assert DiskJournal(folder).load() == []

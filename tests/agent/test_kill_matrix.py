@@ -1,6 +1,6 @@
-"""Every step of every plan, every state of the backend, every fault: one agreed end, and one of two trees.
+"""Every step of every plan, every state of the backend, every fault: one outcome and a valid tree.
 
-The cells are made from `agent.plan.steps_of`: a step that is added there is killed here.
+The cells are made from `nodesmith.agent.operations.change_plan.steps_of`: a step that is added there is killed here.
 """
 
 import asyncio
@@ -18,17 +18,23 @@ import httpx2
 import psutil
 import pytest
 
-from agent.durable import target_of
-from agent.plan import Step, steps_of
-from contracts.messages import Answer, Command, Installed, OpStanding, Outcome, Result, UpgradePolicy
-from domain.operation import Kind, Reason
+from nodesmith.agent.disk.durable_files import target_of
+from nodesmith.agent.operations.change_plan import Step, steps_of
+from nodesmith.contracts.nats.messages import (
+    Answer,
+    Command,
+    Installed,
+    NodeOperationStatus,
+    Outcome,
+    Result,
+    UpgradePolicy,
+)
+from nodesmith.domain.operation import Kind, Reason
 from tests.agent.archives import built, regular
-from tests.agent.faults_of_plans import PLANNED, Boundary, Fault, Life, quiet_loop
+from tests.agent.plan_faults import PLANNED, AgentRun, Boundary, Fault, quiet_loop
 from tests.agent.waiting import until
 
 AT_ONCE = 8
-MARKS = {Fault.FULL_FOR_GOOD: pytest.mark.long}
-"""2026-11-18: one run in four hung in a rollback whose disk had no reserve either; `make chaos` has these"""
 STATES = ("stopped", "running", "sick")
 SERVER = """import socket, sys
 host, port = sys.argv[-1].rsplit(":", 1)
@@ -49,7 +55,7 @@ def backend(version: str, *, healthy: bool = True) -> bytes:
 
 @dataclass(frozen=True)
 class Case:
-    """A change of a backend: what was installed before, in that order, and what is asked for."""
+    """A change of a backend: the versions installed before, in order, and the command."""
 
     name: str
     kind: Kind
@@ -64,7 +70,7 @@ class Case:
 
     @property
     def old(self) -> tuple[str, str]:
-        """What serves, and what did before; an empty name is nothing."""
+        """Return the current and the previous version; empty means none."""
         padded = ("", "", *self.before)
         return padded[-1], padded[-2]
 
@@ -97,13 +103,13 @@ class Cell:
 
     @property
     def is_reached(self) -> bool:
-        """After a start that fails the plan goes back."""
+        """Whether the step is reached; after a failed start the plan is rolled back instead."""
         steps = [PLANNED, *self.case.steps]
         return not self.is_sick or not steps.index(Step.START) <= steps.index(self.step) < steps.index(Step.END)
 
     @property
     def ends_by_itself(self) -> bool | None:
-        """Whether the next agent reports the end without being asked again; None where either is right."""
+        """Whether the restarted agent reports the outcome without a repeated command; None: both are valid."""
         steps = [PLANNED, *self.case.steps]
         decisive = steps.index(Step.END if self.is_sick else Step.PROVEN)
         match self.fault:
@@ -117,7 +123,7 @@ class Cell:
 
 
 class Bench:
-    """Archives and homes, made once; every cell begins with a copy."""
+    """Archives and homes, built once; every cell starts with a copy."""
 
     def __init__(self, folder: Path, http: httpx2.AsyncClient) -> None:
         self.folder = folder
@@ -133,9 +139,9 @@ class Bench:
         return Command.model_validate({**named, "uri": archive.as_uri(), "sha256": digest, **fields})
 
     async def home(self, case: Case, state: str) -> Path:
-        """What was installed before; what a rollback leads to may be sick, because nobody has started it."""
+        """Install the earlier versions; the target of a rollback may be unhealthy, as it was not started."""
         home = self.folder / f"{case.name} {state}".replace(" ", "-")
-        life = await Life(home, self.http).begin()
+        life = await AgentRun(home, self.http).begin()
         for version in case.before:
             is_sick = case.kind is Kind.ROLLBACK and state == "sick" and version == case.version
             outcome = await life.outcome_of(self.command(f"v{version}", Kind.INSTALL, version, healthy=not is_sick))
@@ -143,7 +149,7 @@ class Bench:
         await life.close()
         return home
 
-    def asked(self, cell: Cell) -> Command:
+    def requested(self, cell: Cell) -> Command:
         case = cell.case
         return self.command(
             "op",
@@ -155,29 +161,29 @@ class Bench:
             start=cell.is_running and not case.before,
         )
 
-    async def start_old(self, life: Life, cell: Cell) -> None:
+    async def start_old(self, life: AgentRun, cell: Cell) -> None:
         if not cell.is_running or not cell.case.before:
             return
         version = cell.case.before[-1]
         outcome = await life.outcome_of(self.command("start", Kind.INSTALL, version, start=True))
         assert outcome.result is Result.SUCCEEDED, outcome.error
         if cell.state == "sick" and cell.case.kind is Kind.REMOVE:
-            (keeper,) = life.shop.supervisor.of("echo")
+            (keeper,) = life.assembly.supervisor.of("echo")
             os.killpg(keeper.record.pid, signal.SIGKILL)
 
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with httpx2.AsyncClient(verify=False) as http:  # sources are files: nobody is asked
+    async with httpx2.AsyncClient(verify=False) as http:  # sources are files, so no request is sent
         yield Bench(tmp_path, http)
     there = psutil.process_iter(["cwd", "cmdline"])
     assert not [each.info for each in there if (each.info["cwd"] or "").startswith(str(tmp_path))]
 
 
-@pytest.mark.parametrize("fault", [pytest.param(each, id=each.value, marks=MARKS.get(each, ())) for each in Fault])
+@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.value)
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-async def test_whatever_happens_at_a_step_there_is_one_end_and_one_of_two_trees(
+async def test_any_fault_at_a_step_leads_to_one_outcome_and_a_valid_tree(
     bench: Bench, case: Case, state: str, fault: Fault
 ):
     template = await bench.home(case, state)
@@ -205,35 +211,35 @@ def _copy(template: Path, home: Path) -> None:
 
 async def _live_through(bench: Bench, home: Path, cell: Cell) -> None:
     disk = Boundary(home)
-    life = await Life(home, bench.http, disk).begin()
+    life = await AgentRun(home, bench.http, disk).begin()
     await bench.start_old(life, cell)
-    asked = bench.asked(cell)
+    requested = bench.requested(cell)
     old = pointers(home)
-    disk.arm(asked.op_id, cell.step, cell.fault)
-    await _meet_fault(life, disk, asked, cell.fault)
+    disk.arm(requested.op_id, cell.step, cell.fault)
+    await _meet_fault(life, disk, requested, cell.fault)
     assert disk.was_met == cell.is_reached or cell.step == Step.CLEAN_UP, disk.seen
     disk.free()
-    again = await Life(home, bench.http).begin()
+    again = await AgentRun(home, bench.http).begin()
     try:
-        await _check_restart(again, cell, asked, old)
-        await _check_end(again, cell, asked, old)
+        await _check_restart(again, cell, requested, old)
+        await _check_end(again, cell, requested, old)
     finally:
-        await again.shop.stop_backends()
+        await again.assembly.stop_backends()
         await again.close()
 
 
-async def _meet_fault(life: Life, disk: Boundary, asked: Command, fault: Fault) -> None:
-    """Until this life is over, in the way of the fault."""
+async def _meet_fault(life: AgentRun, disk: Boundary, requested: Command, fault: Fault) -> None:
+    """Run the agent until the fault ends it."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def stop_soon() -> None:
         loop.call_soon_threadsafe(stop.set)
 
     disk.on_stop = stop_soon
-    reply = await life.send(asked)
+    reply = await life.send(requested)
     assert reply.answer is Answer.ACCEPTED
-    job = life.desk._jobs.get(asked.op_id)
-    running = [task for task in life.desk._behind if task.get_coro().__name__ == "_run"]  # type: ignore[union-attr]
+    job = life.operations._jobs.get(requested.op_id)
+    running = [task for task in life.operations._background_tasks if task.get_coro().__name__ == "_run"]  # type: ignore[union-attr]
     if fault is Fault.STOP and job is not None:
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait([*running, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -246,29 +252,29 @@ async def _meet_fault(life: Life, disk: Boundary, asked: Command, fault: Fault) 
         await life.close()
 
 
-async def _check_restart(life: Life, cell: Cell, asked: Command, old: tuple[str, str]) -> None:
-    """Before anybody says another word."""
-    known = await life.ask(asked)
-    assert known.standing in (OpStanding.INTERRUPTED, OpStanding.ENDED)
+async def _check_restart(life: AgentRun, cell: Cell, requested: Command, old: tuple[str, str]) -> None:
+    """Check the state before the command is repeated."""
+    known = await life.ask(requested)
+    assert known.standing in (NodeOperationStatus.INTERRUPTED, NodeOperationStatus.ENDED)
     is_new = known.outcome is not None and known.outcome.result is Result.SUCCEEDED
     if is_new:
         await _check_new(life, cell, old)
     else:
         await _check_old(life, cell, old)
     if cell.ends_by_itself is not None:
-        assert (known.standing is OpStanding.ENDED) == cell.ends_by_itself
-    if known.standing is OpStanding.INTERRUPTED:
+        assert (known.standing is NodeOperationStatus.ENDED) == cell.ends_by_itself
+    if known.standing is NodeOperationStatus.INTERRUPTED:
         assert known.outcome is not None
-        assert known.outcome in life.told
+        assert known.outcome in life.reported
 
 
-async def _check_end(life: Life, cell: Cell, asked: Command, old: tuple[str, str]) -> None:
-    """Sent again it ends, once; with room on the disk a failure for lack of it is tried by a newer decision."""
-    outcome = await life.outcome_of(asked)
+async def _check_end(life: AgentRun, cell: Cell, requested: Command, old: tuple[str, str]) -> None:
+    """Repeat the command until it ends, once; a failure for lack of space is retried with a newer decision."""
+    outcome = await life.outcome_of(requested)
     if outcome.reason is Reason.NO_DISK:
         await _check_old(life, cell, old)
-        asked = asked.model_copy(update={"decision": 2})
-        outcome = await life.outcome_of(asked)
+        requested = requested.model_copy(update={"decision": 2})
+        outcome = await life.outcome_of(requested)
     if cell.is_sick:
         reason = Reason.ROLLED_BACK if cell.case.before else Reason.DID_NOT_START
         assert (outcome.result, outcome.reason) == (Result.FAILED, reason), outcome.error
@@ -277,12 +283,12 @@ async def _check_end(life: Life, cell: Cell, asked: Command, old: tuple[str, str
         assert (outcome.result, outcome.changed) == (Result.SUCCEEDED, True), outcome.error
         assert (_version(outcome.before), _version(outcome.after)) == (cell.case.old[0], cell.case.version)
         await _check_new(life, cell, old)
-    await _check_is_repeated(life, asked, outcome)
+    await _check_is_repeated(life, requested, outcome)
 
 
-async def _check_is_repeated(life: Life, asked: Command, outcome: Outcome) -> None:
+async def _check_is_repeated(life: AgentRun, requested: Command, outcome: Outcome) -> None:
     before = pointers(life.home)
-    reply = await life.send(asked)
+    reply = await life.send(requested)
     assert reply.outcome is not None
     assert (reply.answer, reply.outcome.result, pointers(life.home)) == (Answer.ENDED, outcome.result, before)
     folders = {path.name for path in (life.home / "backends").glob("echo/*") if path.is_dir() and not path.is_symlink()}
@@ -290,14 +296,14 @@ async def _check_is_repeated(life: Life, asked: Command, outcome: Outcome) -> No
     assert not list((life.home / "backends").glob(".removed-*"))
 
 
-async def _check_old(life: Life, cell: Cell, old: tuple[str, str]) -> None:
+async def _check_old(life: AgentRun, cell: Cell, old: tuple[str, str]) -> None:
     assert pointers(life.home) == old
     for name in filter(None, old):
         assert (life.home / "backends" / "echo" / name / "run.sh").is_file()
     await life.serves("echo", old[0] if cell.is_running else None)
 
 
-async def _check_new(life: Life, cell: Cell, old: tuple[str, str]) -> None:
+async def _check_new(life: AgentRun, cell: Cell, old: tuple[str, str]) -> None:
     current, previous = pointers(life.home)
     if cell.case.kind is Kind.REMOVE:
         assert (current, previous) == ("", "")
@@ -318,20 +324,20 @@ def _version(installed: Installed | None) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-async def test_every_declared_step_is_met_in_its_order(bench: Bench, case: Case):
-    """Without this, a step that is declared and never taken would have cells that prove nothing."""
+async def test_every_declared_step_is_applied_in_order(bench: Bench, case: Case):
+    """Guards the matrix: a declared step that is never applied would have cells that prove nothing."""
     home = await bench.home(case, "running")
     disk = Boundary(home)
-    life = await Life(home, bench.http, disk).begin()
+    life = await AgentRun(home, bench.http, disk).begin()
     cell = Cell(case, "running", "", Fault.STOP)
     await bench.start_old(life, cell)
-    asked = bench.asked(cell)
-    disk.arm(asked.op_id, "none", Fault.STOP)
-    assert (await life.outcome_of(asked)).result is Result.SUCCEEDED
+    requested = bench.requested(cell)
+    disk.arm(requested.op_id, "none", Fault.STOP)
+    assert (await life.outcome_of(requested)).result is Result.SUCCEEDED
     has_leftovers = case.kind not in (Kind.INSTALL, Kind.ROLLBACK) or case.force
     assert disk.seen == [PLANNED, *(case.steps if has_leftovers else case.steps[:-1])]
-    await until(lambda: not life.desk.open_ops())
-    await life.shop.stop_backends()
+    await until(lambda: not life.operations.open_ops())
+    await life.assembly.stop_backends()
     await life.close()
 
 

@@ -1,4 +1,4 @@
-"""An agent comes and goes: it says goodbye, makes way for the one that is the node, and stays away when removed."""
+"""Start and stop of an agent: deregistration, a second process of the same node, and removal."""
 
 import asyncio
 import json
@@ -11,13 +11,14 @@ import pytest
 import structlog.testing
 from structlog.typing import EventDict
 
-from agent import node, registration
-from agent.main import run
-from agent.settings import AgentSettings
-from bus.commands import NodeClient
-from bus.presence import Presence
-from contracts.messages import StopOrder, StopWhy
-from domain.errors import NoAnswer, NodeAway
+from nodesmith.agent import node
+from nodesmith.agent.link import registration
+from nodesmith.agent.main import run
+from nodesmith.agent.settings import AgentSettings
+from nodesmith.bus.commands import NodeClient
+from nodesmith.bus.presence import Presence
+from nodesmith.contracts.nats.messages import StopOrder, StopWhy
+from nodesmith.domain.errors import NoAnswer, NodeAway
 from tests.agent.nodes import LONG, Node
 from tests.agent.waiting import until
 from tests.agent.web import Web
@@ -25,7 +26,7 @@ from tests.agent.web import Web
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(registration, "ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr(registration, "APPROVAL_POLL_S", 0.05)
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ class Process:
         self._running = asyncio.create_task(run(AgentSettings(**self.node.environment()), self._stop))
 
     async def stop(self) -> None:
-        """As SIGTERM does it."""
+        """Stop as SIGTERM does."""
         assert self._running is not None
         assert not self._running.done()
         self._stop.set()
@@ -67,7 +68,7 @@ def boot_of(site: Web) -> str:
 
 
 async def is_linked(node: Node) -> bool:
-    """A question that arrives while the node unsubscribes gets no answer at all: then it is asked again."""
+    """Repeat the query, because one that arrives while the node unsubscribes gets no reply."""
     while True:
         try:
             await node.control.list_backends(node.id, within=1)
@@ -84,7 +85,7 @@ async def until_unlinked(node: Node) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_node_that_stops_says_goodbye_and_registers_when_it_is_back(process: Process, control_plane: Web):
+async def test_stopping_node_deregisters_and_registers_on_return(process: Process, control_plane: Web):
     first = boot_of(control_plane)
     await process.stop()
     assert control_plane.left == [(process.node.id, first)]
@@ -94,36 +95,51 @@ async def test_a_node_that_stops_says_goodbye_and_registers_when_it_is_back(proc
 
 
 async def test_only_the_boot_that_is_asked_for_answers(process: Process, control_plane: Web, presence: Presence):
-    assert await presence.is_there(process.node.id, boot_of(control_plane))
-    assert not await presence.is_there(process.node.id, "another")
+    assert await presence.is_alive(process.node.id, boot_of(control_plane))
+    assert not await presence.is_alive(process.node.id, "another")
 
 
-async def test_an_order_for_another_process_is_not_obeyed(process: Process, presence: Presence):
+async def test_stop_order_for_another_boot_is_ignored(process: Process, presence: Presence):
     await presence.stop(process.node.id, StopOrder(why=StopWhy.REMOVED, boot_id="another"))
     await process.node.linked()
     assert not (process.node.home / "retired.json").exists()
 
 
-@pytest.mark.parametrize("why", [StopWhy.REMOVED, StopWhy.CREDENTIAL_RESET])
-async def test_a_removed_node_stays_away_also_after_a_restart_until_somebody_lets_it(
+@pytest.mark.parametrize("why", [StopWhy.ASKED, StopWhy.REMOVED, StopWhy.CREDENTIAL_RESET])
+async def test_forged_order_to_stop_only_makes_the_node_ask_the_control_plane(
     process: Process, control_plane: Web, presence: Presence, why: StopWhy
 ):
-    """H8: it says so, stops asking, keeps running so that nothing starts it in a loop, and needs a hand to return."""
-    with structlog.testing.capture_logs() as said:
+    """Anyone who controls NATS can send it, so nothing is stopped or deleted without a 410 from the API."""
+    asked = len(control_plane.registrations)
+    await presence.stop(process.node.id, StopOrder(why=why))
+    await until(lambda: len(control_plane.registrations) > asked, within=LONG, pause=0.01)
+    assert await is_linked(process.node)
+    assert not (process.node.home / "retired.json").exists()
+    assert (process.node.home / "identity.json").exists()
+
+
+@pytest.mark.parametrize("why", [StopWhy.REMOVED, StopWhy.CREDENTIAL_RESET])
+async def test_removed_node_stays_retired_after_restart_until_allowed(
+    process: Process, control_plane: Web, presence: Presence, why: StopWhy
+):
+    """H8: it logs the removal, stops registering, keeps running idle, and returns only after a manual step."""
+    control_plane.removed.add(control_plane.nodes["agent-1"].credential)
+    control_plane.removed_why = why
+    with structlog.testing.capture_logs() as log_lines:
         await presence.stop(process.node.id, StopOrder(why=why))
         await until_unlinked(process.node)
         retired = process.node.home / "retired.json"
         await until(retired.exists, within=LONG, pause=0.01)
-        await until(lambda: any(line["event"] == "agent.retired" for line in said), within=LONG, pause=0.01)
-    (told,) = [line for line in said if line["event"] == "agent.retired"]
-    assert str(retired) in told["remedy"]
+        await until(lambda: any(line["event"] == "agent.retired" for line in log_lines), within=LONG, pause=0.01)
+    (entry,) = [line for line in log_lines if line["event"] == "agent.retired"]
+    assert str(retired) in entry["remedy"]
     assert json.loads(retired.read_text())["why"] == why
     assert not (process.node.home / "identity.json").exists()
     asked = len(control_plane.registrations)
     await process.stop()
-    with structlog.testing.capture_logs() as said:
+    with structlog.testing.capture_logs() as log_lines:
         process.start()
-        await until(lambda: any(line["event"] == "agent.retired" for line in said), within=LONG, pause=0.01)
+        await until(lambda: any(line["event"] == "agent.retired" for line in log_lines), within=LONG, pause=0.01)
     assert len(control_plane.registrations) == asked
     await process.stop()
     retired.unlink()
@@ -131,10 +147,8 @@ async def test_a_removed_node_stays_away_also_after_a_restart_until_somebody_let
     await process.node.linked()
 
 
-async def test_a_node_that_was_removed_while_it_was_away_learns_it_when_it_registers(
-    process: Process, control_plane: Web
-):
-    """H8: its own credential is known as a removed one, so it does not fall back to the shared token."""
+async def test_node_removed_while_offline_retires_at_registration(process: Process, control_plane: Web):
+    """H8: the API knows its credential as removed, so it does not fall back to the shared token."""
     await process.stop()
     control_plane.removed.add(control_plane.nodes["agent-1"].credential)
     process.start()
@@ -142,50 +156,48 @@ async def test_a_node_that_was_removed_while_it_was_away_learns_it_when_it_regis
     assert not await is_linked(process.node)
 
 
-async def test_a_node_that_nobody_knows_any_more_registers_again(
-    process: Process, control_plane: Web, presence: Presence
-):
+async def test_unknown_node_registers_again(process: Process, control_plane: Web, presence: Presence):
     before = len(control_plane.registrations)
     await presence.stop(process.node.id, StopOrder(why=StopWhy.NOT_KNOWN))
     await until(lambda: len(control_plane.registrations) > before, within=LONG, pause=0.01)
     await process.node.linked()
 
 
-async def test_a_copy_makes_way_and_takes_over_when_the_first_is_gone(
+async def test_copy_waits_and_takes_over_when_the_first_process_ends(
     process: Process, control_plane: Web, presence: Presence
 ):
-    """It never links while it is refused, although its credential still lives."""
+    """It never connects while it is refused, although its credential has not expired."""
     control_plane.in_use_by = "the-first"
     await presence.stop(process.node.id, StopOrder(why=StopWhy.IDENTITY_IN_USE, boot_id=boot_of(control_plane)))
     await until_unlinked(process.node)
     await process.stop()
     process.start()
-    with structlog.testing.capture_logs() as said:
-        await until(lambda: sum("refused" in line["event"] for line in said) > 0, within=LONG, pause=0.01)
+    with structlog.testing.capture_logs() as log_lines:
+        await until(lambda: sum("refused" in line["event"] for line in log_lines) > 0, within=LONG, pause=0.01)
     assert not await is_linked(process.node)
     control_plane.in_use_by = ""
     await process.node.linked()
 
 
 def copy_of(process: Process, home: Path) -> Process:
-    """Another machine from the image of this one."""
+    """Another machine cloned from this one."""
     shutil.copytree(process.node.home, home)
     return Process(replace(process.node, home=home))
 
 
-def made_way(said: list[EventDict]) -> int:
-    return sum(line["event"] in ("agent.another_is_there", "stop.ordered") for line in said)
+def times_stepped_aside(log_lines: list[EventDict]) -> int:
+    return sum(line["event"] in ("agent.other_process_active", "agent.stepped_aside") for line in log_lines)
 
 
-async def test_a_copy_that_starts_while_the_control_plane_is_away_does_not_act(
+async def test_copy_started_while_the_control_plane_is_down_does_not_act(
     process: Process, control_plane: Web, tmp_path
 ):
-    """It hears the first one beat, and then waits until the control plane decides."""
+    """It receives heartbeats of the first process, then waits for the control plane's decision."""
     copy = copy_of(process, tmp_path / "copy")
     control_plane.is_away = True
-    with structlog.testing.capture_logs() as said:
+    with structlog.testing.capture_logs() as log_lines:
         copy.start()
-        await until(lambda: made_way(said) > 0, within=LONG, pause=0.01)
+        await until(lambda: times_stepped_aside(log_lines) > 0, within=LONG, pause=0.01)
     await process.stop()
     assert not await is_linked(copy.node)
     control_plane.is_away = False
@@ -195,17 +207,17 @@ async def test_a_copy_that_starts_while_the_control_plane_is_away_does_not_act(
 
 
 @pytest.mark.parametrize("moments", [(1.2, 2.2), (1.2, 1.2)], ids=["one after the other", "at the same moment"])
-async def test_of_two_copies_that_start_together_while_the_control_plane_is_away_one_acts(
+async def test_one_of_two_copies_acts_while_the_control_plane_is_down(
     process: Process, control_plane: Web, tmp_path, monkeypatch, moments
 ):
-    monkeypatch.setattr(node, "LISTENS", moments)
+    monkeypatch.setattr(node, "LISTEN_HEARTBEATS", moments)
     await process.stop()
     copy = copy_of(process, tmp_path / "copy")
     control_plane.is_away = True
-    with structlog.testing.capture_logs() as said:
+    with structlog.testing.capture_logs() as log_lines:
         process.start()
         copy.start()
-        await until(lambda: made_way(said) > 0, within=LONG, pause=0.01)
+        await until(lambda: times_stepped_aside(log_lines) > 0, within=LONG, pause=0.01)
         await process.node.linked()
-    assert made_way(said) == 1
+    assert times_stepped_aside(log_lines) == 1
     await copy.stop()

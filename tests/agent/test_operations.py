@@ -1,4 +1,4 @@
-"""What a command means, which work is begun, and how it is stopped."""
+"""Handling of commands: begin, attach, repeat, refuse and cancel."""
 
 import asyncio
 
@@ -6,36 +6,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.journal import Entry, MemoryJournal, Standing
-from agent.operations import decide
-from contracts.messages import (
+from nodesmith.agent.operations.commands import decide
+from nodesmith.agent.operations.journal import JournalEntry, JournalStatus, MemoryJournal
+from nodesmith.contracts.nats.messages import (
     Answer,
     CancelAnswer,
     CancelCommand,
     CancelMode,
     Command,
+    NodeOperationStatus,
     OpQuestion,
-    OpStanding,
     Outcome,
     Result,
 )
-from domain.operation import Kind, Reason
-from tests.agent.desks import Bench, install
+from nodesmith.domain.operation import Kind, Reason
+from tests.agent.operations_bench import Bench, install
 from tests.agent.waiting import until
 
 LOWER, SAME, HIGHER = 4, 5, 6
 
 
-def entry(standing: Standing, result: Result | None = None) -> Entry:
+def entry(standing: JournalStatus, result: Result | None = None) -> JournalEntry:
     outcome = Outcome(op_id="op", result=result) if result else None
-    return Entry(op_id="op", standing=standing, decision=SAME, outcome=outcome)
+    return JournalEntry(op_id="op", standing=standing, decision=SAME, outcome=outcome)
 
 
-SUCCEEDED = entry(Standing.ENDED, Result.SUCCEEDED)
-FAILED = entry(Standing.ENDED, Result.FAILED)
-RUNNING = entry(Standing.RUNNING)
-INTERRUPTED = entry(Standing.INTERRUPTED, Result.INTERRUPTED)
-CANCELLED = entry(Standing.CANCELLED, Result.CANCELLED)
+SUCCEEDED = entry(JournalStatus.ENDED, Result.SUCCEEDED)
+FAILED = entry(JournalStatus.ENDED, Result.FAILED)
+RUNNING = entry(JournalStatus.RUNNING)
+INTERRUPTED = entry(JournalStatus.INTERRUPTED, Result.INTERRUPTED)
+CANCELLED = entry(JournalStatus.CANCELLED, Result.CANCELLED)
 
 
 @pytest.mark.parametrize(
@@ -70,28 +70,28 @@ def test_the_decision_table(known, decision, holder, answer):
 
 
 async def test_an_operation_that_breaks_fails_alone():
-    """S61: a fault of ours fails the one operation that met it; the others go on, and so does the desk."""
+    """S61: a bug in the agent fails only the affected operation; the others continue."""
     bench = Bench()
     for op_id in ("broken", "other"):
         assert (await bench.send(install(op_id=op_id, family=op_id))).answer is Answer.ACCEPTED
-    await bench.hands.tell("broken", "break")
-    broken = await bench.notes.ended("broken")
+    await bench.performer.finish("broken", "break")
+    broken = await bench.reporter.ended("broken")
     assert (broken.result, broken.reason) == (Result.FAILED, Reason.NODE_ERROR)
     assert "a fault of the agent" in broken.error
-    await bench.hands.tell("other", "succeed")
-    assert (await bench.notes.ended("other")).result is Result.SUCCEEDED
+    await bench.performer.finish("other", "succeed")
+    assert (await bench.reporter.ended("other")).result is Result.SUCCEEDED
     assert (await bench.send(install(op_id="next", family="broken"))).answer is Answer.ACCEPTED
-    await bench.hands.tell("next", "succeed")
-    assert (await bench.notes.ended("next")).result is Result.SUCCEEDED
+    await bench.performer.finish("next", "succeed")
+    assert (await bench.reporter.ended("next")).result is Result.SUCCEEDED
 
 
 async def test_a_repeated_command_attaches_to_the_work_in_progress():
     bench = Bench()
     replies = await asyncio.gather(*(bench.send(install()) for _ in range(20)))
     assert sorted(reply.answer for reply in replies) == [Answer.ACCEPTED] + [Answer.ATTACHED] * 19
-    await bench.hands.tell("op", "succeed")
-    assert (await bench.notes.ended("op")).result is Result.SUCCEEDED
-    assert bench.hands.begun == ["op"]
+    await bench.performer.finish("op", "succeed")
+    assert (await bench.reporter.ended("op")).result is Result.SUCCEEDED
+    assert bench.performer.begun == ["op"]
 
 
 async def test_the_outcome_carries_the_newest_decision_and_an_older_command_attaches():
@@ -99,30 +99,30 @@ async def test_the_outcome_carries_the_newest_decision_and_an_older_command_atta
     await bench.send(install(decision=1))
     assert (await bench.send(install(decision=3))).answer is Answer.ATTACHED
     assert (await bench.send(install(decision=2))).answer is Answer.ATTACHED
-    await bench.hands.tell("op", "succeed")
-    assert (await bench.notes.ended("op")).decision == 3
+    await bench.performer.finish("op", "succeed")
+    assert (await bench.reporter.ended("op")).decision == 3
 
 
-async def test_an_ended_operation_is_repeated_from_memory():
+async def test_outcome_of_an_ended_operation_is_repeated():
     bench = Bench()
     await bench.send(install())
-    await bench.hands.tell("op", "succeed")
-    outcome = await bench.notes.ended("op")
+    await bench.performer.finish("op", "succeed")
+    outcome = await bench.reporter.ended("op")
     reply = await bench.send(install(decision=9))
     assert (reply.answer, reply.outcome) == (Answer.ENDED, outcome)
-    assert bench.hands.begun == ["op"]
+    assert bench.performer.begun == ["op"]
 
 
 async def test_a_failed_operation_is_tried_again_for_a_newer_decision_only():
     bench = Bench()
     await bench.send(install(decision=1))
-    await bench.hands.tell("op", "fail")
-    failure = await bench.notes.ended("op")
-    assert (failure.result, failure.reason, failure.error) == (Result.FAILED, Reason.DOWNLOAD_FAILED, "as told")
+    await bench.performer.finish("op", "fail")
+    failure = await bench.reporter.ended("op")
+    assert (failure.result, failure.reason, failure.error) == (Result.FAILED, Reason.DOWNLOAD_FAILED, "as requested")
     assert (await bench.send(install(decision=1))).outcome == failure
     assert (await bench.send(install(decision=2))).answer is Answer.ACCEPTED
-    await bench.hands.tell("op", "succeed")
-    assert (await bench.notes.ended("op", times=2)).decision == 2
+    await bench.performer.finish("op", "succeed")
+    assert (await bench.reporter.ended("op", times=2)).decision == 2
 
 
 async def test_one_operation_on_a_backend_and_others_beside_it():
@@ -131,11 +131,11 @@ async def test_one_operation_on_a_backend_and_others_beside_it():
     busy = await bench.send(install("two", family="echo"))
     assert (busy.answer, busy.busy_op_id) == (Answer.BUSY, "one")
     assert (await bench.send(install("three", family="whisper"))).answer is Answer.ACCEPTED
-    assert sorted(bench.desk.open_ops()) == ["one", "three"]
-    await bench.hands.tell("one", "succeed")
-    await bench.notes.ended("one")
+    assert sorted(bench.operations.open_ops()) == ["one", "three"]
+    await bench.performer.finish("one", "succeed")
+    await bench.reporter.ended("one")
     assert (await bench.send(install("two", family="echo"))).answer is Answer.ACCEPTED
-    await bench.desk.close()
+    await bench.operations.close()
 
 
 @pytest.mark.parametrize("command", [Command(family="echo"), Command(op_id="op")])
@@ -144,17 +144,17 @@ async def test_a_command_without_identity_is_refused(command):
     assert (reply.answer, reply.reason) == (Answer.REFUSED, Reason.REFUSED_BY_NODE)
 
 
-async def test_what_the_node_says_when_asked():
+async def test_status_query_of_an_operation():
     bench = Bench()
-    assert (await bench.desk.ask(OpQuestion(op_id="op"))).standing is OpStanding.UNKNOWN
+    assert (await bench.operations.ask(OpQuestion(op_id="op"))).standing is NodeOperationStatus.UNKNOWN
     await bench.send(install(decision=7))
-    running = await bench.desk.ask(OpQuestion(op_id="op"))
-    assert (running.standing, running.decision) == (OpStanding.RUNNING, 7)
+    running = await bench.operations.ask(OpQuestion(op_id="op"))
+    assert (running.standing, running.decision) == (NodeOperationStatus.RUNNING, 7)
     assert running.progress is not None
-    await bench.hands.tell("op", "succeed")
-    outcome = await bench.notes.ended("op")
-    ended = await bench.desk.ask(OpQuestion(op_id="op"))
-    assert (ended.standing, ended.outcome) == (OpStanding.ENDED, outcome)
+    await bench.performer.finish("op", "succeed")
+    outcome = await bench.reporter.ended("op")
+    ended = await bench.operations.ask(OpQuestion(op_id="op"))
+    assert (ended.standing, ended.outcome) == (NodeOperationStatus.ENDED, outcome)
 
 
 # cancelling ---------------------------------------------------------------------------------------------------
@@ -163,47 +163,47 @@ async def test_what_the_node_says_when_asked():
 async def test_a_cancel_stops_the_work_and_it_never_begins_again():
     bench = Bench()
     await bench.send(install())
-    reply = await bench.desk.cancel(CancelCommand(op_id="op"))
-    assert (reply.answer, bench.desk.open_ops()) == (CancelAnswer.STOPPED, [])
-    assert bench.hands.discarded == ["op"]
-    assert (await bench.notes.ended("op")).result is Result.CANCELLED
+    reply = await bench.operations.cancel(CancelCommand(op_id="op"))
+    assert (reply.answer, bench.operations.open_ops()) == (CancelAnswer.STOPPED, [])
+    assert bench.performer.discarded == ["op"]
+    assert (await bench.reporter.ended("op")).result is Result.CANCELLED
     assert (await bench.send(install(decision=99))).answer is Answer.REFUSED
-    asked = await bench.desk.ask(OpQuestion(op_id="op"))
+    asked = await bench.operations.ask(OpQuestion(op_id="op"))
     assert asked.outcome is not None
-    assert (asked.standing, asked.outcome.result) == (OpStanding.ENDED, Result.CANCELLED)
+    assert (asked.standing, asked.outcome.result) == (NodeOperationStatus.ENDED, Result.CANCELLED)
 
 
 async def test_keep_leaves_the_partial_download():
     bench = Bench()
     await bench.send(install())
-    await bench.desk.cancel(CancelCommand(op_id="op", mode=CancelMode.KEEP))
-    assert bench.hands.discarded == []
+    await bench.operations.cancel(CancelCommand(op_id="op", mode=CancelMode.KEEP))
+    assert bench.performer.discarded == []
 
 
 async def test_a_cancel_before_its_command_is_remembered():
     bench = Bench()
-    assert (await bench.desk.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
+    assert (await bench.operations.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
     assert (await bench.send(install(decision=99))).answer is Answer.REFUSED
-    assert bench.hands.begun == []
+    assert bench.performer.begun == []
 
 
 async def test_a_cancel_after_the_end_comes_too_late():
     bench = Bench()
     await bench.send(install())
-    await bench.hands.tell("op", "succeed")
-    outcome = await bench.notes.ended("op")
-    reply = await bench.desk.cancel(CancelCommand(op_id="op"))
+    await bench.performer.finish("op", "succeed")
+    outcome = await bench.reporter.ended("op")
+    reply = await bench.operations.cancel(CancelCommand(op_id="op"))
     assert (reply.answer, reply.outcome) == (CancelAnswer.TOO_LATE, outcome)
 
 
 async def test_a_cancel_during_the_swap_waits_for_it_and_says_so():
     bench = Bench()
     await bench.send(install())
-    await bench.hands.tell("op", "commit and wait")
-    await until(lambda: "op" in bench.hands.commits)
-    cancelling = asyncio.create_task(bench.desk.cancel(CancelCommand(op_id="op")))
+    await bench.performer.finish("op", "commit and wait")
+    await until(lambda: "op" in bench.performer.commits)
+    cancelling = asyncio.create_task(bench.operations.cancel(CancelCommand(op_id="op")))
     await asyncio.sleep(0)
-    await bench.hands.tell("op", "go on")
+    await bench.performer.finish("op", "go on")
     reply = await cancelling
     assert reply.outcome is not None
     assert (reply.answer, reply.outcome.result) == (CancelAnswer.TOO_LATE, Result.SUCCEEDED)
@@ -212,51 +212,51 @@ async def test_a_cancel_during_the_swap_waits_for_it_and_says_so():
 async def test_a_removal_that_runs_is_not_cancelled():
     bench = Bench()
     await bench.send(install(kind=Kind.REMOVE))
-    cancelling = asyncio.create_task(bench.desk.cancel(CancelCommand(op_id="op")))
-    await bench.hands.tell("op", "succeed")
+    cancelling = asyncio.create_task(bench.operations.cancel(CancelCommand(op_id="op")))
+    await bench.performer.finish("op", "succeed")
     assert (await cancelling).answer is CancelAnswer.TOO_LATE
 
 
-async def test_a_failed_operation_is_buried_by_a_cancel():
-    """Nothing runs, but without a tombstone the next try would come."""
+async def test_cancel_of_a_failed_operation_writes_a_tombstone():
+    """Nothing runs, but without a tombstone a retry would start."""
     bench = Bench()
     await bench.send(install(decision=1))
-    await bench.hands.tell("op", "fail")
-    await bench.notes.ended("op")
-    assert (await bench.desk.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
+    await bench.performer.finish("op", "fail")
+    await bench.reporter.ended("op")
+    assert (await bench.operations.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
     assert (await bench.send(install(decision=2))).answer is Answer.REFUSED
 
 
 async def test_many_cancels_at_once_are_all_acknowledged():
     bench = Bench()
     await bench.send(install())
-    replies = await asyncio.gather(*(bench.desk.cancel(CancelCommand(op_id="op")) for _ in range(5)))
+    replies = await asyncio.gather(*(bench.operations.cancel(CancelCommand(op_id="op")) for _ in range(5)))
     assert {reply.answer for reply in replies} == {CancelAnswer.STOPPED}
 
 
 class SlowJournal(MemoryJournal):
-    """Durable only when the test says so."""
+    """A journal whose writes complete when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.gate = asyncio.Event()
-        self.written: list[Standing] = []
+        self.written: list[JournalStatus] = []
 
-    async def put(self, entry: Entry) -> None:
+    async def put(self, entry: JournalEntry) -> None:
         await self.gate.wait()
         await super().put(entry)
         self.written.append(entry.standing)
 
 
-async def test_a_command_is_accepted_only_once_it_is_written_down():
+async def test_command_is_accepted_only_after_it_is_journaled():
     bench = Bench(journal := SlowJournal())
     accepting = asyncio.create_task(bench.send(install()))
     await asyncio.sleep(0.05)
     assert not accepting.done()
-    assert bench.hands.begun == []
+    assert bench.performer.begun == []
     journal.gate.set()
     assert (await accepting).answer is Answer.ACCEPTED
-    await bench.desk.close()
+    await bench.operations.close()
 
 
 async def test_the_tombstone_is_written_before_the_acknowledgement():
@@ -264,30 +264,30 @@ async def test_the_tombstone_is_written_before_the_acknowledgement():
     journal.gate.set()
     await bench.send(install())
     journal.gate.clear()
-    cancelling = asyncio.create_task(bench.desk.cancel(CancelCommand(op_id="op")))
+    cancelling = asyncio.create_task(bench.operations.cancel(CancelCommand(op_id="op")))
     await asyncio.sleep(0.05)
     assert not cancelling.done()
     journal.gate.set()
     assert (await cancelling).answer is CancelAnswer.STOPPED
-    assert journal.written[:2] == [Standing.RUNNING, Standing.CANCELLED]
+    assert journal.written[:2] == [JournalStatus.RUNNING, JournalStatus.CANCELLED]
 
 
 async def test_a_cancel_between_command_and_begin_wins():
     bench = Bench(journal := SlowJournal())
     accepting = asyncio.create_task(bench.send(install()))
     await asyncio.sleep(0)
-    cancelling = asyncio.create_task(bench.desk.cancel(CancelCommand(op_id="op")))
+    cancelling = asyncio.create_task(bench.operations.cancel(CancelCommand(op_id="op")))
     await asyncio.sleep(0)
     journal.gate.set()
     await accepting
     assert (await cancelling).answer is CancelAnswer.STOPPED
-    assert bench.hands.commits == set()
-    assert bench.desk.open_ops() == []
+    assert bench.performer.commits == set()
+    assert bench.operations.open_ops() == []
 
 
 class FullDisk(MemoryJournal):
-    async def put(self, entry: Entry) -> None:
-        if entry.standing is Standing.CANCELLED:
+    async def put(self, entry: JournalEntry) -> None:
+        if entry.standing is JournalStatus.CANCELLED:
             raise OSError(28, "No space left on device")
         await super().put(entry)
 
@@ -295,40 +295,40 @@ class FullDisk(MemoryJournal):
 async def test_a_tombstone_that_cannot_be_written_is_not_acknowledged():
     bench = Bench(FullDisk())
     await bench.send(install())
-    reply = await bench.desk.cancel(CancelCommand(op_id="op"))
+    reply = await bench.operations.cancel(CancelCommand(op_id="op"))
     assert reply.answer is CancelAnswer.UNKNOWN
     assert "No space left" in reply.error
-    assert bench.desk.open_ops() == []
+    assert bench.operations.open_ops() == []
 
 
-# leaving ------------------------------------------------------------------------------------------------------
+# shutdown -----------------------------------------------------------------------------------------------------
 
 
-async def test_leaving_interrupts_what_runs_and_the_next_command_begins_it_again():
+async def test_shutdown_interrupts_jobs_and_the_next_command_restarts_them():
     bench = Bench()
     await bench.send(install())
-    await bench.desk.close()
-    assert (await bench.notes.ended("op")).result is Result.INTERRUPTED
-    assert await bench.desk.command(install()) is None  # no answer from one who leaves
+    await bench.operations.close()
+    assert (await bench.reporter.ended("op")).result is Result.INTERRUPTED
+    assert await bench.operations.command(install()) is None  # no answer from one who leaves
     again = Bench(bench.journal)
-    assert (await again.desk.ask(OpQuestion(op_id="op"))).standing is OpStanding.INTERRUPTED
+    assert (await again.operations.ask(OpQuestion(op_id="op"))).standing is NodeOperationStatus.INTERRUPTED
     assert (await again.send(install())).answer is Answer.ACCEPTED
-    await again.desk.close()
+    await again.operations.close()
 
 
-async def test_leaving_lets_a_swap_finish():
+async def test_shutdown_waits_for_a_swap():
     bench = Bench()
     await bench.send(install())
-    await bench.hands.tell("op", "commit and wait")
-    await until(lambda: "op" in bench.hands.commits)
-    leaving = asyncio.create_task(bench.desk.close())
+    await bench.performer.finish("op", "commit and wait")
+    await until(lambda: "op" in bench.performer.commits)
+    leaving = asyncio.create_task(bench.operations.close())
     await asyncio.sleep(0)
-    await bench.hands.tell("op", "go on")
+    await bench.performer.finish("op", "go on")
     await leaving
-    assert (await bench.notes.ended("op")).result is Result.SUCCEEDED
+    assert (await bench.reporter.ended("op")).result is Result.SUCCEEDED
 
 
-# whatever happens ---------------------------------------------------------------------------------------------
+# random sequences ---------------------------------------------------------------------------------------------
 
 OPS = st.sampled_from(["a", "b", "c"])
 STEPS = st.one_of(
@@ -339,15 +339,15 @@ STEPS = st.one_of(
 
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.lists(STEPS, max_size=25))
-def test_whatever_happens_the_rules_hold(steps):
-    """Two families (a and b share one): one at work on each, none after a cancel, a failed one by a newer decision."""
+def test_rules_hold_for_any_sequence_of_events(steps):
+    """Two families (a and b share one): one job each, none after a cancel, a failed one only by a newer decision."""
     asyncio.run(_live_through(steps))
 
 
 async def _live_through(steps: list[tuple[str, str, int]]) -> None:
     bench, buried, failed_at = Bench(), set[str](), dict[str, int]()
     for act, op_id, decision in steps:
-        begun = len(bench.hands.begun)
+        begun = len(bench.performer.begun)
         match act:
             case "command":
                 reply = await bench.send(install(op_id, family="f" if op_id in "ab" else "g", decision=decision))
@@ -357,17 +357,17 @@ async def _live_through(steps: list[tuple[str, str, int]]) -> None:
                     assert decision > failed_at.pop(op_id, 0)
                 for _ in range(5):
                     await asyncio.sleep(0)
-                assert len(bench.hands.begun) == begun + (reply.answer is Answer.ACCEPTED)
+                assert len(bench.performer.begun) == begun + (reply.answer is Answer.ACCEPTED)
             case "cancel":
-                cancelled = await bench.desk.cancel(CancelCommand(op_id=op_id))
+                cancelled = await bench.operations.cancel(CancelCommand(op_id=op_id))
                 if cancelled.answer is CancelAnswer.STOPPED:
                     buried.add(op_id)
-                assert op_id not in bench.desk.open_ops()
+                assert op_id not in bench.operations.open_ops()
             case "restart":
-                await bench.desk.close()
+                await bench.operations.close()
                 bench = Bench(bench.journal)
-            case word if op_id in bench.hands.working.values():
-                ended = sum(outcome.op_id == op_id for outcome in bench.notes.outcomes)
-                await bench.hands.tell(op_id, word)
-                failed_at[op_id] = (await bench.notes.ended(op_id, times=ended + 1)).decision
-    await bench.desk.close()
+            case word if op_id in bench.performer.working.values():
+                ended = sum(outcome.op_id == op_id for outcome in bench.reporter.outcomes)
+                await bench.performer.finish(op_id, word)
+                failed_at[op_id] = (await bench.reporter.ended(op_id, times=ended + 1)).decision
+    await bench.operations.close()

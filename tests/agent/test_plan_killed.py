@@ -1,4 +1,4 @@
-"""A real agent, killed in the middle of a change: sent again, the same operation ends once, and as it was asked for."""
+"""A real agent killed during a change: the repeated operation completes once, as requested."""
 
 import asyncio
 import contextlib
@@ -11,18 +11,28 @@ from typing import Any
 
 import pytest
 
-from agent.durable import target_of
-from bus.commands import NodeClient
-from bus.connection import connect_control
-from bus.models import ModelsClient
-from contracts.messages import Answer, CancelAnswer, CancelCommand, Command, OpStanding, Outcome, Result, UpgradePolicy
-from domain.operation import Kind, Reason
+from nodesmith.agent.disk.durable_files import target_of
+from nodesmith.bus.commands import NodeClient
+from nodesmith.bus.connection import connect_control
+from nodesmith.bus.running_models import ModelsClient
+from nodesmith.contracts.nats.messages import (
+    Answer,
+    CancelAnswer,
+    CancelCommand,
+    Command,
+    NodeOperationStatus,
+    Outcome,
+    Result,
+    UpgradePolicy,
+)
+from nodesmith.domain.operation import Kind, Reason
 from tests.agent.archives import built, regular
 from tests.agent.backends import ECHO, echo, wait_running
 from tests.agent.nodes import LONG, Node
 from tests.agent.test_process import Process, process_of
 from tests.agent.waiting import until
 from tests.agent.web import Web
+from tests.orders import shared_keyring
 from tests.servers import NatsForTests
 
 FAST: dict[str, Any] = {"stop_grace": 1, "health_timeout": 20}
@@ -30,8 +40,8 @@ FAST: dict[str, Any] = {"stop_grace": 1, "health_timeout": 20}
 
 @pytest.fixture
 async def models(nats_server: NatsForTests) -> AsyncIterator[ModelsClient]:
-    bus = await connect_control(nats_server.url, nats_server.issuer, name="models")
-    yield ModelsClient(bus)
+    bus = await connect_control(nats_server.url, nats_server.issuer, keys=nats_server.issuer, name="models")
+    yield ModelsClient(bus, shared_keyring().seal_request)
     await bus.close()
 
 
@@ -50,7 +60,7 @@ def _pids(node: Node) -> list[int]:
 
 
 def gated(version: str, gate: Path) -> bytes:
-    """An echo that begins to listen only while a file is there."""
+    """An echo that starts to listen only while a file exists."""
     script = f'#!/bin/sh\nwhile [ ! -e "{gate}" ]; do sleep 0.05; done\nexec "${{PYTHON:-python3}}" server.py "$@"\n'
     release = {"version": version, "healthy": True, "signs_answers": True}
     return built(
@@ -78,11 +88,11 @@ async def ended(node: Node, command: Command) -> Outcome:
 
 async def begin(agent: Process, command: Command) -> None:
     with contextlib.suppress(Exception):  # the agent may die before it answers
-        await agent.node.control.command(agent.node.id, command, within=LONG)
+        await agent.node.send(command)
 
 
 async def until_starting(node: Node, version: str) -> None:
-    """Until a process of that version is there and nobody relies on it yet."""
+    """Wait until a process of that version runs and is still pending."""
 
     def is_starting() -> bool:
         drafts = (node.home / "running").glob("*.pending")
@@ -91,7 +101,7 @@ async def until_starting(node: Node, version: str) -> None:
     await until(is_starting, within=LONG, pause=0.01)
 
 
-async def standing(node: Node, command: Command) -> OpStanding:
+async def standing(node: Node, command: Command) -> NodeOperationStatus:
     return (await node.control.ask(node.id, command.op_id, within=LONG)).standing
 
 
@@ -99,7 +109,7 @@ async def standing(node: Node, command: Command) -> OpStanding:
 async def test_a_rollback_killed_while_the_old_version_starts_goes_back_once(
     agent: Process, models: ModelsClient, tmp_path: Path, policy: UpgradePolicy
 ):
-    """Asked for 2 -> 1, it ends as 2 -> 1; done again by the next agent it would be 1 -> 2."""
+    """The requested 2 -> 1 ends as 2 -> 1; if the restarted agent repeated it, it would be 1 -> 2."""
     node, gate = agent.node, tmp_path / "gate"
     gate.touch()
     await ended(node, node.command(gated("1", gate), start=True))
@@ -110,7 +120,7 @@ async def test_a_rollback_killed_while_the_old_version_starts_goes_back_once(
     await until_starting(node, "1")
     await agent.killed()
     await agent.start(**FAST)
-    assert await standing(node, rollback) is OpStanding.INTERRUPTED
+    assert await standing(node, rollback) is NodeOperationStatus.INTERRUPTED
     assert pointers(node) == ("2", "1")
     await wait_running(models, node, lambda them: [each.version for each in them.values()] == ["2"])
     gate.touch()
@@ -141,7 +151,7 @@ async def test_a_rollback_killed_as_a_pointer_moved_goes_back_once(agent: Proces
 
 
 async def test_a_forced_install_killed_after_the_swap_keeps_the_previous_version(agent: Process):
-    """Until it is sent again the old tree serves, with its previous version; then it is done once."""
+    """Until the command is repeated, the old tree with its previous version serves; then it is applied once."""
     node = agent.node
     await ended(node, node.command(echo("1")))
     await ended(node, node.command(echo("2"), version="2", kind=Kind.UPGRADE))
@@ -192,7 +202,7 @@ async def test_a_removal_killed_after_its_rename_says_what_it_removed(agent: Pro
     await begin(agent, removal)
     await agent.died()
     await agent.start(**FAST)
-    assert await standing(node, removal) is OpStanding.INTERRUPTED
+    assert await standing(node, removal) is NodeOperationStatus.INTERRUPTED
     await wait_running(models, node, lambda them: [each.version for each in them.values()] == ["1"])
     outcome = await ended(node, removal)
     assert outcome.before is not None

@@ -1,4 +1,4 @@
-"""Plans beside other operations, and what an agent finds when it starts."""
+"""Interrupted plans: other operations, cancel, and recovery at start."""
 
 import os
 import signal
@@ -8,11 +8,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from agent.launch import Process
-from agent.plan import Step
-from contracts.messages import Answer, CancelAnswer, Command, OpStanding, Result
-from domain.operation import Kind, Reason
-from tests.agent.faults_of_plans import Boundary, Fault, Life, quiet_loop
+from nodesmith.agent.operations.change_plan import Step
+from nodesmith.agent.run.backend_process import BackendProcess
+from nodesmith.agent.run.confinement import Confinement
+from nodesmith.contracts.nats.messages import Answer, CancelAnswer, Command, NodeOperationStatus, Result
+from nodesmith.domain.operation import Kind, Reason
+from tests.agent.plan_faults import AgentRun, Boundary, Fault, quiet_loop
 from tests.agent.test_kill_matrix import Bench, pointers
 from tests.agent.waiting import until
 
@@ -23,10 +24,10 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         yield Bench(tmp_path, http)
 
 
-async def interrupted(bench: Bench, home: Path, asked: Command, *before: Command) -> Life:
-    """The next life, after a kill -9 when `current` had moved."""
+async def interrupted(bench: Bench, home: Path, asked: Command, *before: Command) -> AgentRun:
+    """Restart the agent after a kill -9 just after `current` moved."""
     disk = Boundary(home)
-    life = await Life(home, bench.http, disk).begin()
+    life = await AgentRun(home, bench.http, disk).begin()
     for command in before:
         assert (await life.outcome_of(command)).result is Result.SUCCEEDED
     disk.arm(asked.op_id, Step.SET_CURRENT, Fault.KILL_BEFORE)
@@ -34,24 +35,24 @@ async def interrupted(bench: Bench, home: Path, asked: Command, *before: Command
         await life.send(asked)
         await until(lambda: disk.was_met, pause=0.01)
         await life.killed()
-    return await Life(home, bench.http).begin()
+    return await AgentRun(home, bench.http).begin()
 
 
 async def test_another_operation_closes_an_interrupted_plan_first(bench: Bench, tmp_path: Path):
-    """What was interrupted is not gone on with on a tree that another operation has made."""
+    """An interrupted plan must not resume on a tree that another operation changed."""
     upgrade = bench.command("upgrade", Kind.UPGRADE, "2")
     life = await interrupted(bench, tmp_path / "home", upgrade, bench.command("first", Kind.INSTALL, "1"))
     assert (await life.outcome_of(bench.command("other", Kind.UPGRADE, "3"))).result is Result.SUCCEEDED
     assert pointers(life.home) == ("3", "1")
     known = await life.ask(upgrade)
     assert known.outcome is not None
-    assert (known.standing, known.outcome.reason) == (OpStanding.ENDED, Reason.NODE_ERROR)
+    assert (known.standing, known.outcome.reason) == (NodeOperationStatus.ENDED, Reason.NODE_ERROR)
     reply = await life.send(upgrade)
     assert (reply.answer, pointers(life.home)) == (Answer.ENDED, ("3", "1"))
     assert not (life.home / "backends" / "echo" / "2").exists()
     await life.close()
-    again = await Life(life.home, bench.http).begin()
-    assert (again.told, pointers(life.home)) == ([], ("3", "1"))
+    again = await AgentRun(life.home, bench.http).begin()
+    assert (again.reported, pointers(life.home)) == ([], ("3", "1"))
     assert (await again.outcome_of(upgrade.model_copy(update={"decision": 2}))).result is Result.SUCCEEDED
     assert pointers(life.home) == ("2", "3")
     await again.close()
@@ -79,18 +80,18 @@ async def test_a_cancelled_plan_leaves_the_old_tree_and_no_trace(bench: Bench, t
     await life.close()
 
 
-async def test_a_process_that_was_never_written_down_is_ended_when_the_agent_starts(bench: Bench, tmp_path: Path):
-    """The agent was killed between the start of a process and the note about it."""
+async def test_process_without_a_record_is_killed_when_the_agent_starts(bench: Bench, tmp_path: Path):
+    """The agent was killed between the start of a process and the write of its record."""
     home = tmp_path / "home"
-    life = await Life(home, bench.http).begin()
+    life = await AgentRun(home, bench.http).begin()
     await life.outcome_of(bench.command("first", Kind.INSTALL, "1", start=True))
-    known = life.shop.supervisor.of("echo")[0].record.pid
+    known = life.assembly.supervisor.of("echo")[0].record.pid
     await life.close()
     folder = home / "backends" / "echo" / "1"
-    lost = Process.start(folder, "127.0.0.1:20999", tmp_path / "lost.log")
-    again = await Life(home, bench.http).begin()
+    lost = BackendProcess.start(Confinement(home).launch(folder, "127.0.0.1:20999"), tmp_path / "lost.log")
+    again = await AgentRun(home, bench.http).begin()
     await until(lambda: not lost.is_alive(), pause=0.01)
-    assert [keeper.record.pid for keeper in again.shop.supervisor.serving()] == [known]
+    assert [keeper.record.pid for keeper in again.assembly.supervisor.serving()] == [known]
     os.killpg(known, signal.SIGKILL)
-    await again.shop.stop_backends()
+    await again.assembly.stop_backends()
     await again.close()

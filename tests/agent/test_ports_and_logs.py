@@ -1,4 +1,4 @@
-"""Ports that rest after a stop, and output in a ring."""
+"""The cool-down of ports, and the rotation of backend logs."""
 
 import os
 import socket
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.failures import OperationFailed
-from agent.logs import LogRing, keys
-from agent.ports import AFFINITY_S, QUARANTINE_S, Ports
-from contracts.messages import LogsReply
-from stack.ports import is_free
+from nodesmith.agent.operations.failures import OperationFailed
+from nodesmith.agent.run.logs import LogRing, keys
+from nodesmith.agent.run.ports import AFFINITY_S, QUARANTINE_S, Ports
+from nodesmith.contracts.nats.messages import LogsReply
+from nodesmith.stack.ports import is_free
 
 
 class Clock:
@@ -22,39 +22,39 @@ class Clock:
 
 @pytest.fixture
 def first() -> int:
-    """The first of a few ports on which nobody listens, below those that the kernel hands out by itself."""
+    """The first of a few free ports, below the kernel's ephemeral range."""
     few = range(4)
     return next(port for port in range(31000, 32000, 4) if all(is_free(port + each) for each in few))
 
 
-def test_a_port_rests_after_a_stop_even_for_its_owner(first: int):
+def test_port_has_a_cool_down_even_for_its_owner(first: int):
     clock = Clock()
     ports = Ports("127.0.0.1", first, first, clock=clock)
-    assert ports.take("a") == first
+    assert ports.acquire("a") == first
     ports.release(first, "a")
     with pytest.raises(OperationFailed, match="No port"):
-        ports.take("a")
+        ports.acquire("a")
     clock.now += QUARANTINE_S
-    assert ports.take("a") == first
+    assert ports.acquire("a") == first
 
 
-def test_a_rested_port_goes_to_its_owner_first_and_to_others_when_there_is_no_other(first: int):
+def test_port_after_cool_down_is_preferred_for_its_owner(first: int):
     clock = Clock()
     ports = Ports("127.0.0.1", first, first + 1, clock=clock)
-    assert [ports.take("a"), ports.take("b")] == [first, first + 1]
+    assert [ports.acquire("a"), ports.acquire("b")] == [first, first + 1]
     ports.release(first, "a")
     ports.release(first + 1, "b")
     clock.now += QUARANTINE_S
-    assert ports.take("b") == first + 1
-    assert ports.take("c") == first
+    assert ports.acquire("b") == first + 1
+    assert ports.acquire("c") == first
     clock.now += AFFINITY_S
 
 
-def test_a_port_on_which_somebody_else_listens_is_left_alone(first: int):
+def test_port_of_another_program_is_skipped(first: int):
     with socket.socket() as other:
         other.bind(("127.0.0.1", first))
         other.listen()
-        assert Ports("127.0.0.1", first, first + 1).take("a") == first + 1
+        assert Ports("127.0.0.1", first, first + 1).acquire("a") == first + 1
 
 
 # output -------------------------------------------------------------------------------------------------------
@@ -65,12 +65,12 @@ def written(ring: LogRing, text: str) -> None:
         file.write(text.encode())
 
 
-def test_the_ring_keeps_its_limit_and_readers_their_place(tmp_path: Path):
+def test_log_ring_keeps_its_limit_and_reader_positions(tmp_path: Path):
     ring = LogRing(tmp_path, "llama#0@1", 2000)
     cursor, read = 0, list[str]()
     for number in range(500):
         written(ring, f"line {number:04}\n")
-        ring.turn()
+        ring.rotate()
         if number % 50 == 0:
             piece = ring.since(cursor, 1000)
             cursor, read = piece.cursor, read + piece.lines
@@ -80,11 +80,11 @@ def test_the_ring_keeps_its_limit_and_readers_their_place(tmp_path: Path):
     assert ring.tail(3).cursor == 500 * len("line 0000\n")
 
 
-def test_a_reader_who_was_away_too_long_goes_on_with_what_is_left(tmp_path: Path):
+def test_reader_skips_rotated_out_lines(tmp_path: Path):
     ring = LogRing(tmp_path, "a", 1000)
     for number in range(500):
         written(ring, f"line {number:04}\n")
-        ring.turn()
+        ring.rotate()
     piece = ring.since(0, 1000)
     assert piece.lines[-1] == "line 0499"
     assert 0 < len(piece.lines) <= 100
@@ -120,20 +120,20 @@ def test_whatever_is_written_fits_into_one_message(tmp_path: Path, byte: bytes):
         assert len(LogsReply(lines=piece.lines, cursor=piece.cursor).encode()) < 1_000_000
 
 
-def test_the_place_of_a_reader_survives_the_agent(tmp_path: Path):
+def test_reader_position_survives_an_agent_restart(tmp_path: Path):
     for number in range(300):
         ring = LogRing(tmp_path, "a/b#0@1", 1000)
         written(ring, f"line {number:04}\n")
-        ring.turn()
+        ring.rotate()
     assert LogRing(tmp_path, "a/b#0@1", 1000).tail(1).cursor == 300 * len("line 0000\n")
     assert keys(tmp_path) == ["a/b#0@1"]
 
 
-def test_a_process_that_writes_on_is_not_disturbed_when_the_ring_turns(tmp_path: Path):
+def test_rotation_does_not_disturb_a_writing_process(tmp_path: Path):
     ring = LogRing(tmp_path, "a", 1000)
     output = os.open(ring.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(output, b"x" * 599 + b"\n")
-    ring.turn()
+    ring.rotate()
     os.write(output, b"after\n")
     os.close(output)
     assert ring.path.read_bytes() == b"after\n"

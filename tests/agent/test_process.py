@@ -1,4 +1,4 @@
-"""The agent as a process of its own: killed, stopped, started again."""
+"""The agent as a separate process: killed, stopped, restarted."""
 
 import asyncio
 import contextlib
@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
-from bus.commands import NodeClient
-from contracts.messages import Answer, CancelAnswer, CancelCommand, OpStanding, Outcome, Result
-from domain.errors import NoAnswer, NodeAway
-from domain.operation import Phase
+from nodesmith.bus.commands import NodeClient
+from nodesmith.contracts.nats.messages import Answer, CancelAnswer, CancelCommand, NodeOperationStatus, Outcome, Result
+from nodesmith.domain.errors import NoAnswer, NodeAway
+from nodesmith.domain.operation import Phase
 from tests.agent.archives import big, packed
 from tests.agent.nodes import LONG, Node
 from tests.agent.waiting import until
@@ -27,15 +27,15 @@ HALF = 1_000_000
 
 
 class Process:
-    """`python -m agent.main`, as the stack starts it."""
+    """`python -m nodesmith.agent.main`, as the stack starts it."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self._running: asyncio.subprocess.Process | None = None
 
     async def start(self, *, dies_after: str = "", **settings: Any) -> None:
-        """`dies_after`: as `tests.agent.mortal` reads it."""
-        module = "tests.agent.mortal" if dies_after else "agent.main"
+        """`dies_after`: as `tests.agent.self_killing_agent` reads it."""
+        module = "tests.agent.self_killing_agent" if dies_after else "nodesmith.agent.main"
         values = self.node.environment(heartbeat_interval=1, **settings)
         environment = {f"NODESMITH_AGENT_{name.upper()}": str(value) for name, value in values.items()}
         with (self.node.home / "agent.log").open("ab") as log:
@@ -56,19 +56,19 @@ class Process:
         return await asyncio.wait_for(self._running.wait(), LONG)
 
     async def died(self) -> None:
-        """By its own hand."""
+        """Wait until the agent has killed itself."""
         assert self._running is not None
         assert await asyncio.wait_for(self._running.wait(), LONG) == -signal.SIGKILL
 
     def memory(self) -> int:
-        """Bytes that are resident."""
+        """Return the resident memory in bytes."""
         assert self._running is not None
         return int(psutil.Process(self._running.pid).memory_info().rss)
 
     async def killed(self) -> None:
-        """kill -9, and nobody listens any more.
+        """Send kill -9 and wait until NATS has noticed.
 
-        A question that comes before the server has seen that the link is gone is delivered to it, and never answered.
+        Until the server notices the lost connection, it delivers queries to it that are never answered.
         """
         assert await self.end(signal.SIGKILL) == -signal.SIGKILL
         async with asyncio.timeout(LONG):
@@ -104,19 +104,19 @@ async def begin_and_wait_at_half(node: Node, **fields: Any) -> Any:
     return command
 
 
-async def test_a_killed_agent_resumes_nothing_by_itself_and_everything_when_told(process: Process):
+async def test_killed_agent_resumes_only_on_a_repeated_command(process: Process):
     node = process.node
     command = await begin_and_wait_at_half(node)
     await until(lambda: f'"bytes_done":{HALF}' in node.journal(command.op_id), within=LONG, pause=0.01)
     async with node.control.attach(node.id, command.op_id) as reports:
         await process.killed()
         await process.start()
-        report = await reports.next(LONG)  # it reports by itself what it was in the middle of
+        report = await reports.next(LONG)  # the restarted agent reports its interrupted operation
         while not isinstance(report, Outcome):
             report = await reports.next(LONG)
         assert (report.result, report.decision) == (Result.INTERRUPTED, command.decision)
     asked = await node.control.ask(node.id, command.op_id, within=LONG)
-    assert asked.standing is OpStanding.INTERRUPTED
+    assert asked.standing is NodeOperationStatus.INTERRUPTED
     assert asked.progress is not None
     reached = asked.progress.phase, asked.progress.bytes_done, asked.progress.bytes_total
     assert reached == (Phase.DOWNLOADING, HALF, command.size)
@@ -138,12 +138,12 @@ async def test_a_cancel_survives_the_kill_of_its_agent(process: Process):
     command = await begin_and_wait_at_half(node)
     reply = await node.control.cancel(node.id, CancelCommand(op_id=command.op_id), within=LONG)
     assert reply.answer is CancelAnswer.STOPPED
-    await node.control.cancel(node.id, CancelCommand(op_id="never-heard-of"), within=LONG)
+    await node.control.cancel(node.id, CancelCommand(op_id="unknown"), within=LONG)
     await process.killed()
     await process.start()
     assert (await node.send(command.model_copy(update={"decision": 99}))).answer is Answer.REFUSED
-    unheard = command.model_copy(update={"op_id": "never-heard-of"})
-    assert (await node.send(unheard)).answer is Answer.REFUSED
+    unknown = command.model_copy(update={"op_id": "unknown"})
+    assert (await node.send(unknown)).answer is Answer.REFUSED
     assert node.tree() == {}
 
 
@@ -161,7 +161,7 @@ async def test_an_outcome_survives_the_kill_of_its_agent(process: Process):
     assert len(node.site.requests(command.uri)) == 1
 
 
-async def test_a_boot_is_told_and_the_name_keeps_its_id(process: Process):
+async def test_restart_reports_a_new_boot_and_keeps_the_node_id(process: Process):
     node = process.node
     first = node.id
     await process.killed()
@@ -171,7 +171,7 @@ async def test_a_boot_is_told_and_the_name_keeps_its_id(process: Process):
     assert len({each["machine_id"] for each in node.site.registrations}) == 1
 
 
-async def test_sigterm_interrupts_the_work_says_so_and_ends_with_0(process: Process):
+async def test_sigterm_interrupts_and_reports_work_and_exits_with_0(process: Process):
     node = process.node
     command = await begin_and_wait_at_half(node)
     async with node.control.attach(node.id, command.op_id) as reports:
@@ -186,8 +186,8 @@ async def test_sigterm_interrupts_the_work_says_so_and_ends_with_0(process: Proc
     assert (await node.outcome_of(command)).result is Result.SUCCEEDED
 
 
-async def test_an_agent_starts_while_the_control_plane_is_away(process: Process):
-    """NATS and its own credential are enough: what runs through the API alone can wait."""
+async def test_agent_starts_while_the_control_plane_is_down(process: Process):
+    """NATS and the stored credential are enough to start; everything that needs the API can wait."""
     node = process.node
     await node.outcome_of(node.command(ECHO_1))
     await process.killed()

@@ -1,17 +1,17 @@
-"""The gauge: at once, then once a window, never backwards, never complete before the end."""
+"""Progress reports: rate-limited, monotonic, below 100 % until the end."""
 
 import asyncio
 
 import pytest
 
-from agent.progress import Gauge, human_size
-from contracts.messages import Command, Progress
-from domain.operation import Phase
+from nodesmith.agent.operations.progress import Gauge, human_size
+from nodesmith.contracts.nats.messages import Command, Progress
+from nodesmith.domain.operation import Phase
 
 NEVER = 3600.0
 
 
-class Heard:
+class RecordedProgress:
     def __init__(self) -> None:
         self.ticks: list[Progress] = []
         self.news = asyncio.Event()
@@ -27,46 +27,46 @@ class Heard:
 
 
 @pytest.fixture
-async def heard():
-    return Heard()
+async def published():
+    return RecordedProgress()
 
 
-def gauge(heard: Heard, *, every: float, size: int = 1000) -> Gauge:
-    return Gauge(Command(op_id="op", decision=5, size=size, uri="/a/echo-1.tar.gz"), heard.publish, every=every)
+def gauge(published: RecordedProgress, *, every: float, size: int = 1000) -> Gauge:
+    return Gauge(Command(op_id="op", decision=5, size=size, uri="/a/echo-1.tar.gz"), published.publish, every=every)
 
 
-async def test_the_first_move_is_told_at_once_and_the_rest_of_the_window_is_held_back(heard):
-    meter = gauge(heard, every=NEVER)
+async def test_first_change_is_published_at_once_and_later_ones_are_rate_limited(published):
+    meter = gauge(published, every=NEVER)
     meter.move(Phase.DOWNLOADING, 1)
-    first = await heard.next()
+    first = await published.next()
     for done in range(2, 500):
         meter.move(Phase.DOWNLOADING, done)
     await asyncio.sleep(0.05)
-    assert heard.ticks == [first]
+    assert published.ticks == [first]
     await meter.close()
-    assert [tick.bytes_done for tick in heard.ticks] == [1, 499]
+    assert [tick.bytes_done for tick in published.ticks] == [1, 499]
 
 
-async def test_the_last_move_of_a_window_is_told_at_its_end(heard):
-    meter = gauge(heard, every=0.05)
+async def test_latest_change_is_published_at_the_end_of_the_interval(published):
+    meter = gauge(published, every=0.05)
     meter.move(Phase.DOWNLOADING, 1)
-    await heard.next()
+    await published.next()
     meter.move(Phase.DOWNLOADING, 2)
     meter.move(Phase.DOWNLOADING, 3)
-    assert (await heard.next()).bytes_done == 3
+    assert (await published.next()).bytes_done == 3
     await meter.close()
 
 
-async def test_closing_repeats_nothing_that_was_told(heard):
-    meter = gauge(heard, every=NEVER)
+async def test_close_publishes_nothing_twice(published):
+    meter = gauge(published, every=NEVER)
     meter.move(Phase.DOWNLOADING, 1)
-    await heard.next()
+    await published.next()
     await meter.close()
-    assert len(heard.ticks) == 1
+    assert len(published.ticks) == 1
 
 
-async def test_it_never_goes_back_and_never_says_complete(heard):
-    meter = gauge(heard, every=NEVER)
+async def test_progress_is_monotonic_and_below_100_percent(published):
+    meter = gauge(published, every=NEVER)
     meter.move(Phase.DOWNLOADING, 600)
     meter.move(Phase.DOWNLOADING, 10)
     assert meter.now().bytes_done == 600
@@ -77,21 +77,21 @@ async def test_it_never_goes_back_and_never_says_complete(heard):
     await meter.close()
 
 
-async def test_numbers_rise_also_over_a_restart_with_the_same_decision(heard):
-    """Readers drop what is not newer, and a restarted agent goes on with the decision it is given."""
-    first = gauge(heard, every=0)
+async def test_sequence_numbers_rise_across_a_restart(published):
+    """Readers drop reports that are not newer, and a restarted agent uses the same decision."""
+    first = gauge(published, every=0)
     first.move(Phase.DOWNLOADING, 1)
-    before = (await heard.next()).seq
+    before = (await published.next()).seq
     await first.close()
     await asyncio.sleep(0.01)
-    second = gauge(heard, every=0)
+    second = gauge(published, every=0)
     second.move(Phase.DOWNLOADING, 1)
-    assert (await heard.next()).seq > before
+    assert (await published.next()).seq > before
     await second.close()
 
 
-async def test_rate_and_time_left_follow_the_bytes(heard):
-    meter = gauge(heard, every=NEVER, size=10_000_000)
+async def test_rate_and_time_left_follow_the_bytes(published):
+    meter = gauge(published, every=NEVER, size=10_000_000)
     meter.move(Phase.DOWNLOADING, 0)
     assert (meter.now().rate, meter.now().eta_s) == (0.0, None)
     await asyncio.sleep(0.02)
@@ -102,8 +102,8 @@ async def test_rate_and_time_left_follow_the_bytes(heard):
     await meter.close()
 
 
-async def test_an_unknown_size_gives_no_percentage(heard):
-    meter = gauge(heard, every=NEVER, size=0)
+async def test_an_unknown_size_gives_no_percentage(published):
+    meter = gauge(published, every=NEVER, size=0)
     meter.move(Phase.DOWNLOADING, 500)
     assert (meter.now().percentage, meter.now().bytes_done, meter.now().eta_s) == (0.0, 500, None)
     await meter.close()

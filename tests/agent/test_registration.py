@@ -1,4 +1,4 @@
-"""Registration over real HTTP: asked until approved, kept private, renewed in time."""
+"""Registration over real HTTP: repeated until approved, stored privately, renewed in time."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 import httpx2
 import pytest
 
-from agent import registration
-from agent.identity import Identity, IdentityFile
-from agent.machine import machine_id, resources
-from agent.registration import CredentialRefused, NotRegistered, Registrar
-from contracts.node_http import RegisterRequest
-from domain.node import Protocol
+from nodesmith.agent.link import registration
+from nodesmith.agent.link.identity import Identity, IdentityFile
+from nodesmith.agent.link.registration import CredentialRefused, NotRegistered, Registrar
+from nodesmith.agent.machine import machine_id, resources
+from nodesmith.bus.nkeys import KeyPair
+from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.domain.node import Protocol
 from tests.agent.waiting import until
 from tests.agent.web import Web
 
@@ -34,13 +35,13 @@ def make(http, home, token: str) -> Registrar:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(registration, "ASK_AGAIN_S", 0.01)
+    monkeypatch.setattr(registration, "APPROVAL_POLL_S", 0.01)
 
 
-async def test_the_shared_token_admits_and_from_then_on_the_node_speaks_for_itself(registrar, control_plane: Web):
-    identity, is_fresh = await registrar.admitted()
+async def test_node_uses_its_own_credential_after_the_shared_token_admitted_it(registrar, control_plane: Web):
+    identity, is_fresh = await registrar.admit()
     assert (identity.node_id, is_fresh) == (control_plane.nodes["agent-1"].id, True)
-    await registrar.ask_once()
+    await registrar.register_once()
     bearers = [each["bearer"] for each in control_plane.registrations]
     assert bearers == [control_plane.registration_token, identity.api_token]
     assert control_plane.registrations[0]["protocol"] == 2
@@ -48,7 +49,7 @@ async def test_the_shared_token_admits_and_from_then_on_the_node_speaks_for_itse
 
 async def test_a_pending_node_asks_again_until_it_is_approved(registrar, control_plane: Web):
     control_plane.approves = False
-    asking = asyncio.create_task(registrar.admitted())
+    asking = asyncio.create_task(registrar.admit())
     await until(lambda: len(control_plane.registrations) > 2, pause=0.01)
     assert not asking.done()
     control_plane.approve(control_plane.nodes["agent-1"].id)
@@ -57,38 +58,38 @@ async def test_a_pending_node_asks_again_until_it_is_approved(registrar, control
     assert len({each["bearer"] for each in control_plane.registrations}) == 2
 
 
-async def test_what_is_kept_is_private_and_enough_to_begin_with(registrar, http, tmp_path, control_plane: Web):
-    kept, _ = await registrar.admitted()
+async def test_stored_identity_is_private_and_sufficient_to_start(registrar, http, tmp_path, control_plane: Web):
+    kept, _ = await registrar.admit()
     file = tmp_path / "identity.json"
     assert file.stat().st_mode & 0o777 == 0o600
     async with httpx2.AsyncClient(base_url="http://127.0.0.1:9") as nobody:
-        again, is_fresh = await make(nobody, tmp_path, "").admitted()
+        again, is_fresh = await make(nobody, tmp_path, "").admit()
     assert (again, is_fresh) == (kept, False)
 
 
 async def test_a_credential_the_control_plane_forgot_falls_back_to_the_shared_token(
     registrar, http, tmp_path, control_plane: Web
 ):
-    await registrar.admitted()
+    await registrar.admit()
     control_plane.nodes["agent-1"].credential = "reset by an operator"
-    fresh = await registrar.ask_once()
+    fresh = await registrar.register_once()
     assert fresh.api_token == control_plane.nodes["agent-1"].credential
 
 
-async def test_a_wrong_token_is_told_in_the_control_planes_words(http, tmp_path):
+async def test_wrong_token_reports_the_control_planes_message(http, tmp_path):
     with pytest.raises(CredentialRefused, match="401: The registration token is wrong or missing"):
-        await make(http, tmp_path, "wrong").ask_once()
+        await make(http, tmp_path, "wrong").register_once()
 
 
-async def test_a_control_plane_that_is_away_is_no_crash(tmp_path):
+async def test_unreachable_control_plane_is_reported(tmp_path):
     async with httpx2.AsyncClient(base_url="http://127.0.0.1:9") as http:
         with pytest.raises(NotRegistered, match="does not answer"):
-            await make(http, tmp_path, "token").ask_once()
+            await make(http, tmp_path, "token").register_once()
 
 
-async def test_a_damaged_identity_is_as_good_as_none(http, tmp_path, control_plane: Web):
+async def test_damaged_identity_is_ignored(http, tmp_path, control_plane: Web):
     (tmp_path / "identity.json").write_text("{")
-    identity, _ = await make(http, tmp_path, control_plane.registration_token).admitted()
+    identity, _ = await make(http, tmp_path, control_plane.registration_token).admit()
     assert identity.node_id == control_plane.nodes["agent-1"].id
 
 
@@ -98,23 +99,61 @@ def test_renewal_is_due_after_three_quarters_of_the_life():
     assert identity.renewal_due() == began + timedelta(hours=18)
 
 
-async def test_an_answer_while_pending_does_not_take_away_what_still_lives(registrar, control_plane: Web):
-    admitted, _ = await registrar.admitted()
+async def test_pending_response_keeps_the_unexpired_credential(registrar, control_plane: Web):
+    admitted, _ = await registrar.admit()
     control_plane.nodes["agent-1"].approved = False
-    assert (await registrar.ask_once()).nats_jwt == admitted.nats_jwt
+    assert (await registrar.register_once()).nats_jwt == admitted.nats_jwt
 
 
-def test_a_machine_keeps_its_id_and_does_not_tell_the_systems_own(tmp_path):
+def test_machine_id_is_stable_and_hides_the_system_id(tmp_path):
     system = tmp_path / "system-id"
     system.write_text("0123456789abcdef\n")
-    told = machine_id(tmp_path, system)
-    assert told == machine_id(tmp_path, system)
-    assert "0123456789abcdef" not in told
+    generated = machine_id(tmp_path, system)
+    assert generated == machine_id(tmp_path, system)
+    assert "0123456789abcdef" not in generated
     without = machine_id(tmp_path, tmp_path / "none")
-    assert without == machine_id(tmp_path, tmp_path / "none") != told
+    assert without == machine_id(tmp_path, tmp_path / "none") != generated
 
 
 def test_resources_are_those_of_the_disk_of_the_home(tmp_path):
     has = resources(tmp_path)
     assert 0 < (has.available_disk or 0) <= (has.total_disk or 0)
     assert 0 < (has.available_ram or 0) <= (has.total_ram or 0)
+
+
+@pytest.mark.parametrize("asks", ["register_until_admitted", "wait_for_confirmation"])
+async def test_agent_honours_retry_after_of_the_control_plane(http, tmp_path, control_plane: Web, asks: str):
+    """Regression: a throttled agent that retried every 0.3 s kept itself and its neighbours locked out."""
+    control_plane.throttled = ["40", "999999", "not a number"]
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    request = RegisterRequest(name="agent-1", protocol=Protocol.NODESMITH, machine_id="m", boot_id="b")
+    token = control_plane.registration_token
+    registrar = Registrar(http, IdentityFile(tmp_path), token=token, request=lambda: request, pause=pause)
+    assert await getattr(registrar, asks)()
+    assert pauses[:2] == [40.0, registration.MAX_RETRY_AFTER_S]
+    assert pauses[2] < 1
+
+
+async def test_agent_generates_its_key_and_sends_only_the_public_part(registrar, http, tmp_path, control_plane: Web):
+    identity, _ = await registrar.admit()
+    key = KeyPair.from_seed(identity.nats_user_seed)
+    await make(http, tmp_path, control_plane.registration_token).register_once()
+    assert {each["nats_key"] for each in control_plane.registrations} == {key.public}
+    assert identity.nats_user_seed not in str(control_plane.registrations)
+
+
+async def test_a_node_that_is_not_known_any_more_makes_a_new_key(registrar, control_plane: Web):
+    """After a copied, restored or removed home, the old key belongs to another node or was revoked."""
+    first, _ = await registrar.admit()
+    control_plane.nodes["agent-1"].credential = "of-another-machine"
+    second = await registrar.register_once()
+    registrar.forget()
+    third = await registrar.register_once()
+    assert len({each.nats_user_seed for each in (first, second, third)}) == 3
+    assert [each["nats_key"] for each in control_plane.registrations] == [
+        KeyPair.from_seed(each.nats_user_seed).public for each in (first, second, third)
+    ]

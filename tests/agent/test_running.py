@@ -1,4 +1,4 @@
-"""Backends that run: started when asked, kept running, replaced, rolled back, stopped, and read."""
+"""Running backends: start, restart, upgrade, rollback, stop, logs."""
 
 import asyncio
 import contextlib
@@ -17,20 +17,34 @@ from typing import Any
 import httpx2
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
-from agent.launch import Record
-from agent.ports import Ports
-from agent.supervisor import Keeper, Rules
-from bus.connection import connect_control
-from bus.models import ModelsClient
-from contracts import subjects
-from contracts.messages import Command, LogsQuestion, ModelQuestion, Result, UpgradePolicy
-from domain.operation import Kind, Reason
+from nodesmith.agent.run.backend_process import ProcessRecord
+from nodesmith.agent.run.confinement import Confinement
+from nodesmith.agent.run.ports import Ports
+from nodesmith.agent.run.supervisor import ProcessKeeper, SupervisorRules
+from nodesmith.bus.commands import ask_node
+from nodesmith.bus.connection import connect_control
+from nodesmith.bus.presence import Presence
+from nodesmith.bus.running_models import ModelsClient
+from nodesmith.contracts.nats import subjects
+from nodesmith.contracts.nats.messages import (
+    Command,
+    LogsQuestion,
+    ModelQuestion,
+    ModelReply,
+    ModelStopped,
+    Result,
+    StopBackend,
+    UpgradePolicy,
+)
+from nodesmith.domain.operation import Kind, Reason
 from tests.agent.archives import built, regular
 from tests.agent.backends import ECHO, Caller, echo, polite, running, wait_running, with_a_child
 from tests.agent.nodes import LONG, Node, StartAgent
 from tests.agent.test_process import Process, process_of
 from tests.agent.waiting import until
+from tests.orders import shared_keyring
 from tests.servers import NatsForTests
 
 FAST: dict[str, Any] = {"stop_grace": 1, "health_timeout": 20, "keep_backends": False}
@@ -38,13 +52,13 @@ FAST: dict[str, Any] = {"stop_grace": 1, "health_timeout": 20, "keep_backends": 
 
 @pytest.fixture
 async def models(nats_server: NatsForTests) -> AsyncIterator[ModelsClient]:
-    bus = await connect_control(nats_server.url, nats_server.issuer, name="models")
-    yield ModelsClient(bus)
+    bus = await connect_control(nats_server.url, nats_server.issuer, keys=nats_server.issuer, name="models")
+    yield ModelsClient(bus, shared_keyring().seal_request)
     await bus.close()
 
 
 def pids(node: Node) -> dict[str, int]:
-    """What the agent has written down."""
+    """Read the agent's process records."""
     folder = node.home / "running"
     found = [json.loads(path.read_bytes()) for path in folder.glob("*.json")] if folder.is_dir() else []
     return {each["key"]: each["pid"] for each in found}
@@ -52,7 +66,7 @@ def pids(node: Node) -> dict[str, int]:
 
 @asynccontextmanager
 async def called(models: ModelsClient, node: Node) -> AsyncIterator[Caller]:
-    """Somebody calls the backend all the while."""
+    """Call the backend continuously in the background."""
     caller, stop = Caller(models, node), asyncio.Event()
     calling = asyncio.create_task(caller.call_until(stop))
     await until(lambda: len(caller.answers) > 3, within=LONG, pause=0.01)
@@ -122,9 +136,9 @@ async def test_an_overlapping_upgrade_is_not_noticed_by_callers(start_agent: Sta
 
 
 def looking_at(process: int) -> bytes:
-    """An echo that says whether another process was alive when it began."""
+    """An echo that records whether another process was alive when it started."""
     script = f"""#!/bin/sh
-if kill -0 {process}; then echo "the old one is alive"; else echo "the old one is gone"; fi
+if [ -d /proc/{process} ]; then echo "the old one is alive"; else echo "the old one is gone"; fi
 exec "${{PYTHON:-python3}}" server.py "$@"
 """
     release = {"version": "2", "healthy": True, "signs_answers": True}
@@ -156,7 +170,7 @@ async def test_the_old_process_ends_after_the_new_one_is_ready_or_before_it_star
 
 @pytest.mark.parametrize("policy", [UpgradePolicy.OVERLAP, UpgradePolicy.RESTART])
 async def test_an_upgrade_lets_a_request_in_flight_finish(start_agent: StartAgent, policy: UpgradePolicy):
-    """H40: whoever was asked before the upgrade answers before it ends."""
+    """H40: a process answers requests that arrived before the upgrade, then ends."""
     node = await start_agent(**FAST | {"stop_grace": 20})
     before = await node.outcome_of(node.command(polite("1"), start=True))
     assert before.result is Result.SUCCEEDED, before.error
@@ -170,7 +184,7 @@ async def test_an_upgrade_lets_a_request_in_flight_finish(start_agent: StartAgen
 
 
 async def connected_to(address: str) -> None:
-    """Until somebody of this process has a connection there."""
+    """Wait until this process has a connection to that address."""
     port = int(address.rpartition(":")[2])
     mine = psutil.Process()
 
@@ -241,7 +255,7 @@ async def test_output_is_read_from_the_end_and_followed(start_agent: StartAgent,
     assert (unknown.keys, bool(unknown.error)) == (["echo#0@1"], True)
 
 
-async def test_a_model_is_stopped_only_where_the_asker_believes_it_to_be(start_agent: StartAgent, models: ModelsClient):
+async def test_model_is_stopped_only_at_the_expected_address(start_agent: StartAgent, models: ModelsClient):
     node = await start_agent(**FAST)
     outcome = await install(node, start=True, model_id="llama")
     address = outcome.addresses["llama#0"]
@@ -272,18 +286,38 @@ async def test_the_files_of_a_model_are_deleted_and_nothing_outside(start_agent:
 
 
 @pytest.mark.parametrize("name", ["echo", "llama", "llama#0", ""], ids=["backend", "model", "key", "everything"])
-async def test_a_stop_takes_a_backend_a_model_a_key_or_everything(
+async def test_stop_accepts_a_backend_a_model_a_key_or_nothing_for_all(
     start_agent: StartAgent, models: ModelsClient, name: str
 ):
     node = await start_agent(**FAST)
     await install(node, start=True, model_id="llama")
-    order = Command(backend=name).encode() if name else b"null"
-    await models._bus.publish(subjects.stop_backend(node.id), order)
+    unsigned = Command(backend=name).encode() if name else b"null"
+    with capture_logs() as logged:
+        await models._bus.publish(subjects.stop_backend(node.id), unsigned)
+        await until(lambda: "stop.refused" in {line["event"] for line in logged}, within=10, pause=0.01)
+    presence = Presence(models._bus, shared_keyring().seal_request)
+    assert len(await running(models, node)) == 1, "what is not signed stops nothing"
+    assert await presence.stop_backend(node.id, StopBackend(backend=name))
     await wait_running(models, node, lambda them: not them)
     await until(lambda: pids(node) == {}, within=LONG, pause=0.01)
 
 
-# they outlive the agent ---------------------------------------------------------------------------------------
+async def test_unload_stop_and_delete_that_are_not_signed_change_nothing(start_agent: StartAgent, models: ModelsClient):
+    node = await start_agent(**FAST)
+    await install(node, start=True, model_id="llama")
+    weights = node.home / "models" / "llama"
+    weights.parent.mkdir(exist_ok=True)
+    weights.write_text("x")
+    unsigned = ModelQuestion(model_name="llama", process_key="llama#0")
+    for subject in (subjects.unload_model(node.id), subjects.delete_model(node.id)):
+        assert "not signed" in (await ask_node(models._bus, subject, unsigned, ModelReply, LONG)).error
+    stopped = await ask_node(models._bus, subjects.stop_model(node.id), unsigned, ModelStopped, LONG)
+    assert "not signed" in stopped.error
+    assert weights.exists()
+    assert len(await running(models, node)) == 1
+
+
+# backends of a killed agent -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -296,8 +330,8 @@ async def outlived(control_plane, control, tmp_path) -> AsyncIterator[Process]:
             os.killpg(pid, signal.SIGKILL)
 
 
-async def test_backends_outlive_a_killed_agent_and_are_found_again(outlived: Process, models: ModelsClient):
-    """kill -9 under load: not one call fails, and the same process is the node's again."""
+async def test_backends_survive_a_killed_agent_and_are_adopted(outlived: Process, models: ModelsClient):
+    """kill -9 under load: no call fails, and the restarted agent adopts the same process."""
     node = outlived.node
     outcome = await install(node, start=True)
     assert outcome.result is Result.SUCCEEDED, outcome.error
@@ -330,36 +364,39 @@ async def test_a_process_whose_folder_was_replaced_is_never_used_again(outlived:
     assert not _is_alive(pid)
 
 
-async def test_the_order_to_stop_the_node_stops_its_backends_too(outlived: Process, models: ModelsClient):
+async def test_the_backends_of_a_removed_node_are_stopped(outlived: Process, models: ModelsClient):
     node = outlived.node
     outcome = await install(node, start=True)
     assert outcome.result is Result.SUCCEEDED, outcome.error
     pid = pids(node)["echo#0"]
+    node.site.removed.add(node.site.nodes[node.name].credential)
     await models._bus.publish(subjects.stop_node(node.id), b"null")
     await until(lambda: not _is_alive(pid), within=LONG, pause=0.05)
 
 
 class Slow(Ports):
-    """Somebody else is quicker: the first port is taken right after it was found free."""
+    """Another program takes the first port right after it was found free."""
 
     stranger: HTTPServer | None = None
 
-    def take(self, key: str) -> int:
-        port = super().take(key)
+    def acquire(self, key: str) -> int:
+        port = super().acquire(key)
         if self.stranger is None:
             self.stranger = HTTPServer(("127.0.0.1", port), BaseHTTPRequestHandler)
             threading.Thread(target=self.stranger.serve_forever, daemon=True).start()
         return port
 
 
-async def test_a_port_that_somebody_else_takes_first_is_not_mistaken_for_ours(tmp_path: Path):
-    """A stranger who answers there is not our backend; ours gets another port."""
+async def test_backend_gets_another_port_if_its_first_is_taken(tmp_path: Path):
+    """A foreign server on the port is not mistaken for the backend, which gets another port."""
     for path in ECHO.iterdir():
         shutil.copy(path, tmp_path)
     (tmp_path / "release.json").write_text('{"version": "1", "healthy": true, "signs_answers": true}')
     ports = Slow("127.0.0.1", 23000, 23050)
-    rules = Rules(home=tmp_path, host="127.0.0.1", health_timeout=20, log_limit=1_000_000)
-    keeper = Keeper(Record(key="echo#0", family="echo", folder=tmp_path), rules, ports)
+    rules = SupervisorRules(
+        home=tmp_path, host="127.0.0.1", health_timeout=20, log_limit=1_000_000, confinement=Confinement(tmp_path)
+    )
+    keeper = ProcessKeeper(ProcessRecord(key="echo#0", family="echo", folder=tmp_path), rules, ports)
     await keeper.start()
     assert ports.stranger is not None
     assert keeper.record.port != ports.stranger.server_port

@@ -1,4 +1,4 @@
-"""The simulator plays many nodes on the real wire."""
+"""The simulator runs many nodes over the real protocol."""
 
 import asyncio
 import uuid
@@ -9,27 +9,29 @@ from datetime import timedelta
 
 import pytest
 
-from agent.played import Totals
-from agent.registration import CredentialRefused
-from agent.simulator import SimulationOptions, run_simulation
-from bus.commands import NodeClient
-from bus.presence import Presence
-from contracts.messages import (
+from nodesmith.agent.link.registration import CredentialRefused
+from nodesmith.agent.simulator.simulated_agent import SimulationTotals
+from nodesmith.agent.simulator.simulation import SimulationOptions, run_simulation
+from nodesmith.bus.commands import NodeClient
+from nodesmith.bus.presence import Presence
+from nodesmith.contracts.nats.messages import (
     Answer,
     CancelAnswer,
     CancelCommand,
     Command,
+    CommandReply,
     Outcome,
     Progress,
     Result,
     StopOrder,
     StopWhy,
 )
-from domain.errors import NoAnswer, NodeAway
-from domain.operation import Kind
+from nodesmith.domain.errors import NoAnswer, NodeAway
+from nodesmith.domain.operation import Kind
 from tests.agent.nodes import LONG
 from tests.agent.waiting import until
 from tests.agent.web import Web
+from tests.orders import OrderBook
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def options(control_plane: Web) -> SimulationOptions:
 
 
 @asynccontextmanager
-async def playing(options: SimulationOptions) -> AsyncIterator[asyncio.Task[Totals]]:
+async def playing(options: SimulationOptions) -> AsyncIterator[asyncio.Task[SimulationTotals]]:
     stop = asyncio.Event()
     running = asyncio.create_task(run_simulation(options, stop))
     try:
@@ -68,7 +70,7 @@ async def answering(control: NodeClient, node_id: str) -> None:
         while True:
             try:
                 await control.list_backends(node_id, within=1)
-            except (NodeAway, NoAnswer):  # it renews its credential
+            except (NodeAway, NoAnswer):  # the node is renewing its credential
                 await asyncio.sleep(0.02)
             else:
                 return
@@ -79,10 +81,17 @@ def install(**fields: object) -> Command:
     return Command(op_id=op_id, kind=Kind.INSTALL, backend="echo", family="echo", decision=1, **fields)
 
 
+BOOK = OrderBook()
+
+
+async def ordered(control: NodeClient, node_id: str, command: Command) -> CommandReply:
+    return await control.order(node_id, command.kind, BOOK.signed(node_id, command), within=LONG)
+
+
 async def outcome_on(control: NodeClient, node_id: str, command: Command) -> tuple[Outcome, list[Progress]]:
     ticks: list[Progress] = []
     async with control.attach(node_id, command.op_id) as reports:
-        assert (await control.command(node_id, command, within=LONG)).answer is Answer.ACCEPTED
+        assert (await ordered(control, node_id, command)).answer is Answer.ACCEPTED
         while not isinstance(report := await reports.next(LONG), Outcome):
             assert report is not None
             ticks.append(report)
@@ -101,19 +110,19 @@ async def test_two_hundred_nodes_install_at_once(control_plane: Web, control: No
     assert "200 of 200 nodes linked, 200 operations begun: 200 succeeded" in capsys.readouterr().out
 
 
-async def test_a_played_node_keeps_the_rules_of_a_real_one(control_plane: Web, control: NodeClient, options):
+async def test_simulated_node_follows_the_rules_of_a_real_one(control_plane: Web, control: NodeClient, options):
     async with playing(replace(options, nodes=1, install_seconds=3600)):
         (node_id,) = await all_linked(control_plane, control, 1)
         command = install()
-        assert (await control.command(node_id, command, within=LONG)).answer is Answer.ACCEPTED
-        assert (await control.command(node_id, command, within=LONG)).answer is Answer.ATTACHED
-        assert (await control.command(node_id, install(), within=LONG)).answer is Answer.BUSY
+        assert (await ordered(control, node_id, command)).answer is Answer.ACCEPTED
+        assert (await ordered(control, node_id, command)).answer is Answer.ATTACHED
+        assert (await ordered(control, node_id, install())).answer is Answer.BUSY
         cancelled = await control.cancel(node_id, CancelCommand(op_id=command.op_id), within=LONG)
         assert cancelled.answer is CancelAnswer.STOPPED
-        assert (await control.command(node_id, command, within=LONG)).answer is Answer.REFUSED
+        assert (await ordered(control, node_id, command)).answer is Answer.REFUSED
 
 
-async def test_what_is_to_fail_fails(control_plane: Web, control: NodeClient, options):
+async def test_fail_rate_is_applied(control_plane: Web, control: NodeClient, options):
     async with playing(replace(options, nodes=1, fail_rate=1.0)):
         (node_id,) = await all_linked(control_plane, control, 1)
         outcome, _ = await outcome_on(control, node_id, install())
@@ -140,7 +149,7 @@ async def test_what_was_installed_is_listed_and_removed(control_plane: Web, cont
         assert (await control.list_backends(node_id, within=LONG)).backends == []
 
 
-async def test_played_localai_workers_answer_at_the_end(control_plane: Web, control: NodeClient, options):
+async def test_simulated_localai_workers_reply_at_the_end(control_plane: Web, control: NodeClient, options):
     async with playing(replace(options, nodes=2, protocol=1, heartbeat_interval=0.05)):
         node_id, _ = await all_linked(control_plane, control, 2)
         command = install()
@@ -168,7 +177,7 @@ async def test_a_wrong_token_ends_the_simulation_with_its_reason(control_plane: 
 async def test_a_removed_node_ends_and_the_others_go_on(
     control_plane: Web, control: NodeClient, options, capsys, protocol: int, is_told: bool
 ):
-    """It is told over NATS, or learns it when it renews its credential."""
+    """The node learns of its removal over NATS or when it renews its credential."""
     control_plane.lifetime = timedelta(hours=24) if is_told else timedelta(seconds=3)
     async with playing(replace(options, protocol=protocol)) as running:
         await all_linked(control_plane, control, 3)
@@ -176,8 +185,8 @@ async def test_a_removed_node_ends_and_the_others_go_on(
         control_plane.removed.add(removed.credential)
         if is_told:
             await Presence(control._bus).stop(removed.id, StopOrder(why=StopWhy.REMOVED))
-        said: list[str] = []
-        await until(lambda: "sim-1 was removed" in "".join(heard(capsys, said)), within=60, pause=0.02)
+        output: list[str] = []
+        await until(lambda: "sim-1 was removed" in "".join(collected_output(capsys, output)), within=60, pause=0.02)
         assert not running.done()
         await answering(control, other.id)
     assert running.result().removed == 1
@@ -195,6 +204,6 @@ async def test_a_simulation_whose_nodes_are_all_removed_is_over(
     assert "sim-1 was removed" in capsys.readouterr().out
 
 
-def heard(capsys: pytest.CaptureFixture[str], said: list[str]) -> list[str]:
-    said.append(capsys.readouterr().out)
-    return said
+def collected_output(capsys: pytest.CaptureFixture[str], output: list[str]) -> list[str]:
+    output.append(capsys.readouterr().out)
+    return output

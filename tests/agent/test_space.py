@@ -1,4 +1,4 @@
-"""Headroom is kept beside what is fetched and what is unpacked."""
+"""The disk headroom is kept while fetching and unpacking."""
 
 import shutil
 from pathlib import Path
@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent.failures import OperationFailed
-from agent.space import UNPACKED_RATIO, Space
-from contracts.messages import Result
-from domain.operation import Reason
+from nodesmith.agent.disk.space import UNPACKED_RATIO, Space
+from nodesmith.agent.operations.failures import OperationFailed
+from nodesmith.contracts.nats.messages import Result
+from nodesmith.domain.operation import Reason
 from tests.agent.archives import built, regular
 from tests.agent.fetching import CONTENT, Fetcher, failure_of
 from tests.agent.nodes import StartAgent
@@ -20,13 +20,13 @@ MB = 1_000_000
 
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The free bytes of the disk, as the test sets them."""
+    """Free bytes of the disk, set by the test."""
     usage = SimpleNamespace(total=1000 * MB, used=0, free=100 * MB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     return usage
 
 
-def test_an_archive_is_taken_to_unpack_to_twice_its_size(tmp_path: Path, free: SimpleNamespace):
+def test_unpacked_size_is_estimated_as_twice_the_archive(tmp_path: Path, free: SimpleNamespace):
     assert UNPACKED_RATIO == 2
     space = Space(tmp_path, headroom=10 * MB, share=0.05)
     space.require_for_archive(30 * MB, 30 * MB)
@@ -36,21 +36,19 @@ def test_an_archive_is_taken_to_unpack_to_twice_its_size(tmp_path: Path, free: S
     space.require_for_archive(45 * MB, 0)
 
 
-@pytest.mark.parametrize("size", [len(CONTENT), 0], ids=["declared", "told by the source"])
+@pytest.mark.parametrize("size", [len(CONTENT), 0], ids=["declared", "reported by the source"])
 async def test_no_byte_is_fetched_without_room_for_what_it_unpacks_to(
     fetcher: Fetcher, site: Web, free: SimpleNamespace, size: int
 ):
-    """Room for the archive alone is not enough."""
+    """Space for the archive alone is not enough."""
     site.serve("/a", CONTENT)
     free.free = 2 * len(CONTENT)
     failure = await failure_of(fetcher.fetch(f"{site.url}/a", size=size))
     assert (failure.reason, fetcher.kept()) == (Reason.NO_DISK, 0)
 
 
-async def test_what_unpacks_to_more_than_was_thought_stops_before_the_headroom_is_gone(
-    start_agent: StartAgent, tmp_path: Path
-):
-    """An archive of little more than 1 MB that holds 300 MB of nothing."""
+async def test_unpacking_stops_before_the_headroom_is_used(start_agent: StartAgent, tmp_path: Path):
+    """An archive of about 1 MB that unpacks to 300 MB of zeros."""
     node = await start_agent(disk_headroom=shutil.disk_usage(tmp_path).free - 100 * MB)
     content = built(regular("run.sh", b"#!/bin/sh\n"), regular("zeros", b"\0" * 300 * MB))
     assert len(content) < 2 * MB

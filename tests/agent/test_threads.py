@@ -1,11 +1,11 @@
-"""Work in threads never goes on behind one's back."""
+"""Work in threads never continues after its caller was cancelled."""
 
 import asyncio
 import threading
 
 import pytest
 
-from agent.threads import Threads
+from nodesmith.agent.threads import Threads
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ async def test_a_cancel_waits_until_the_thread_has_really_ended(threads):
     assert ended.is_set()
 
 
-async def test_what_has_not_begun_never_begins(threads):
-    """Every thread is taken: a cancelled job does not wait for one only to stop."""
+async def test_cancelled_work_that_has_not_begun_never_begins(threads):
+    """All threads are busy; a cancelled job does not wait for one."""
     gate = threading.Event()
     begun: list[int] = []
     busy = [asyncio.create_task(threads.run(threading.Event(), gate.wait, 10)) for _ in range(32)]

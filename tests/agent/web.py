@@ -1,4 +1,4 @@
-"""A real web server for tests: serves artifacts, misbehaves on demand, and speaks register like the control plane."""
+"""A real web server for tests: serves artifacts, injects faults, and implements the registration API."""
 
 import json
 import re
@@ -15,8 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
-from bus.credentials import CredentialIssuer
-from stack.certificates import Certificates
+from nodesmith.stack.certificates import Certificates
+from tests.orders import shared_keyring
+from tests.servers import IssuerForTests
 
 _BLOCK = 64 * 1024
 
@@ -38,20 +39,20 @@ class Served:
     always_breaks_at: int | None = None
     """closes the connection at this byte, each time"""
     at_most: int | None = None
-    """gives so many bytes of what is asked for, and says so, as RFC 9110 lets it"""
+    """serves at most that many bytes of a requested range, as RFC 9110 allows"""
     claims: int | None = None
-    """the Content-Length it tells, whatever it sends"""
+    """declared Content-Length, independent of the body"""
     ignores_if_range: bool = False
     silent: bool = False
-    """takes the request and says nothing until `gate` is set"""
+    """does not respond until `gate` is set"""
     drips: bool = False
-    """a byte now and then"""
+    """sends single bytes with pauses"""
     token: str = ""
-    """the bearer token it wants; `/token` gives it to whoever knows the password"""
+    """required bearer token; `/token` issues it for the password"""
     basic: str = ""
-    """or the credential it wants right away"""
+    """required Authorization header"""
     cut: bool = False
-    """what waits at `stops_at` is closed, once, instead of going on"""
+    """close the connection that waits at `stops_at`, once"""
     gate: threading.Event = field(default_factory=threading.Event)
     reached: threading.Event = field(default_factory=threading.Event)
     """set when `stops_at` was reached"""
@@ -59,7 +60,7 @@ class Served:
 
 @dataclass
 class Seen:
-    """A request as it came in, and how many bytes of body it was given."""
+    """A received request, and how many bytes of body were sent."""
 
     path: str
     headers: Message
@@ -76,7 +77,7 @@ class Registered:
 
 
 class Web:
-    """What the server serves and what it has seen; threads of the server use it too."""
+    """Served content and received requests; shared with the server's threads."""
 
     def __init__(self) -> None:
         self.files: dict[str, Served] = {}
@@ -88,29 +89,35 @@ class Web:
         self.admin_token = "admin"
         self.approves = True
         self.left: list[tuple[str, str]] = []
-        """nodes that said goodbye, and which boot did"""
+        """deregistered nodes, with their boot id"""
         self.removed: set[str] = set()
         """credentials of nodes that were removed"""
+        self.removed_why = "removed"
+        self.throttled: list[str] = []
+        """each answers one registration with 429 and this Retry-After"""
         self.is_away = False
-        """as a control plane that does not answer"""
+        """simulates a control plane that is down"""
         self.in_use_by = ""
-        """the boot that is the node; every other one is refused"""
+        """the accepted boot id; every other one is refused"""
         self.lifetime = timedelta(hours=24)
         self.nats_url = ""
-        self.issuer: CredentialIssuer | None = None
+        self.issuer: IssuerForTests | None = None
         self.url = ""
         self.access: dict[str, dict[str, str]] = {}
-        """what the control plane knows of hosts"""
+        """configured access per host"""
+        self.keyring = shared_keyring()
+        """keyring whose trust lists are served"""
+        self.newest_orders: dict[str, int] = {}
         self.token = "token-of-the-registry"
         self.token_credential = ""
-        """what `/token` wants to see; empty is nothing"""
+        """Authorization that `/token` requires; empty: none"""
 
     def serve(self, path: str, content: bytes, **how: Any) -> Served:
         self.files[path] = Served(content, **how)
         return self.files[path]
 
     def challenge(self, file: Served, headers: Message) -> str:
-        """What a request lacks to be served, as WWW-Authenticate says it; empty when nothing is missing."""
+        """Return the WWW-Authenticate challenge for an unauthorized request; empty if it is authorized."""
         given = headers.get("Authorization", "")
         if file.token and given != f"Bearer {file.token}":
             return f'Bearer realm="{self.url}/token",service="test",scope="repository:x:pull"'
@@ -121,13 +128,15 @@ class Web:
     def requests(self, path: str) -> list[Seen]:
         return [seen for seen in self.seen if seen.path == path]
 
-    def register(self, body: dict[str, Any], bearer: str) -> tuple[int, dict[str, Any]]:
+    def register(self, body: dict[str, Any], bearer: str) -> tuple[Any, ...]:
+        if self.throttled:
+            return 429, {"detail": "not now"}, {"Retry-After": self.throttled.pop(0)}
         known = self.nodes.get(body["name"])
         own = known is not None and bearer == known.credential
         if self.is_away:
             return 503, {"detail": "PostgreSQL does not answer."}
         if bearer in self.removed:
-            return 410, {"detail": "Node was removed by an admin."}
+            return 410, {"detail": "Node was removed by an admin.", "why": self.removed_why}
         if self.in_use_by and body.get("boot_id") != self.in_use_by:
             return 409, {"detail": "Another process is this node already."}
         if not own and bearer != self.registration_token:
@@ -152,14 +161,17 @@ class Web:
             "status": "healthy" if node.approved else "pending",
             "created_at": datetime.now(UTC).isoformat(),
             "api_token": fresh,
+            "trust_version": self.keyring.version,
+            "newest_orders": self.newest_orders,
         }
         if not node.approved or self.issuer is None:
             return answer
         protocol = node.body.get("protocol", 1)
-        credential = self.issuer.node_credential(node.id, protocol=protocol, lifetime=self.lifetime)
+        key = node.body.get("nats_key", "")
+        credential = self.issuer.node_credential(node.id, protocol=protocol, lifetime=self.lifetime, user=key)
         return answer | {
             "nats_jwt": credential.jwt,
-            "nats_user_seed": credential.seed,
+            "nats_user_seed": credential.seed or None,
             "nats_url": self.nats_url,
             "expires_at": credential.expires_at.isoformat(),
         }
@@ -170,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
     web: Web
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Quiet."""
+        """Log nothing."""
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
@@ -190,8 +202,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json(200, {"message": "node set to offline"})
         return self._json(404, {"detail": "nothing here"})
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: PLR0911 - one for each kind of path
         seen = Seen(self.path.partition("?")[0], self.headers)
+        if seen.path == "/api/trust":
+            return self._trust()
         self.web.seen.append(seen)
         file = self.web.files.get(seen.path)
         if seen.path == "/token":
@@ -212,6 +226,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self.do_GET()
+
+    def _trust(self) -> None:
+        status = 503 if self.web.is_away else 200
+        self._json(status, json.loads(self.web.keyring.chain().model_dump_json()))
 
     def _token(self) -> None:
         if self.web.token_credential and self.headers.get("Authorization") != self.web.token_credential:
@@ -277,7 +295,7 @@ class _Handler(BaseHTTPRequestHandler):
         ahead = [mark for mark in marks if mark is not None and mark > position]
         end = min([position + (1 if file.drips else _BLOCK), stop, *ahead])
         if file.drips and file.gate.wait(0.02):
-            raise OSError("told to stop")
+            raise OSError("stopped by the test")
         self.wfile.write(file.content[position:end])
         self.wfile.flush()
         return end
@@ -300,7 +318,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 512
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever does not trust us hangs up in the handshake."""
+        """Ignore clients that abort the handshake because they do not trust the certificate."""
         if not isinstance(sys.exception(), ssl.SSLError | OSError):
             super().handle_error(request, client_address)
 
@@ -315,7 +333,7 @@ def running(port: int = 0, certificates: Certificates | None = None) -> Iterator
     if certificates:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(certificates.server, certificates.server_key)
-        # The handshake is made by the thread of its connection: one that hangs keeps nobody else waiting.
+        # Each connection's thread makes its own handshake, so one that hangs does not block the others.
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()

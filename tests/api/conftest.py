@@ -1,11 +1,11 @@
-"""One API a module, on a database, a task queue and a folder of its own."""
+"""One API per module, with its own database, task queue and folder."""
 
 import secrets
 from collections.abc import AsyncIterator
 
 import pytest
 
-from runtime.settings import ControlSettings
+from nodesmith.runtime.settings import ControlSettings
 from tests.api.station import Api, composed, ready, settings_for
 from tests.databases import migrated_template
 from tests.servers import NatsForTests, PostgresForTests

@@ -1,14 +1,14 @@
-"""A node on the bus, with the credential that the API gave it."""
+"""A simulated node on NATS, with the credential that the API issued."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bus.commands import serve
-from bus.connection import Bus, node_bus
-from bus.models import serve_models
-from bus.presence import answer_for
-from contracts.messages import (
+from nodesmith.bus.commands import serve
+from nodesmith.bus.connection import Bus, node_bus
+from nodesmith.bus.presence import answer_presence
+from nodesmith.bus.running_models import serve_models
+from nodesmith.contracts.nats.messages import (
     BackendList,
     CancelCommand,
     CancelReply,
@@ -25,16 +25,17 @@ from contracts.messages import (
     RunningModels,
     StopOrder,
 )
-from domain.node import NatsCredential
+from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.domain.node import NatsCredential
 
 
-class Desk:
+class NodeHandlers:
     """A node that has one backend and does nothing else."""
 
     async def list_backends(self) -> BackendList:
         return BackendList(backends=[Installed(name="echo", version="2", digest="ab")])
 
-    async def command(self, command: Command) -> CommandReply:
+    async def order(self, command: SignedCommand) -> CommandReply:
         raise AssertionError(command)
 
     async def cancel(self, command: CancelCommand) -> CancelReply:
@@ -65,8 +66,8 @@ class Desk:
         raise AssertionError
 
 
-class ObedientDesk(Desk):
-    """Keeps the orders it was given."""
+class RecordingHandlers(NodeHandlers):
+    """Records the orders that it receives."""
 
     def __init__(self) -> None:
         self.orders: list[StopOrder] = []
@@ -74,20 +75,22 @@ class ObedientDesk(Desk):
     async def stop_node(self, order: StopOrder) -> None:
         self.orders.append(order)
 
-    async def heard(self) -> list[StopOrder]:
+    async def received(self) -> list[StopOrder]:
         return self.orders
 
 
 @asynccontextmanager
-async def on_the_bus(node: dict[str, Any], desk: Desk | None = None, *, boot_id: str = "") -> AsyncIterator[Bus]:
+async def on_the_bus(
+    node: dict[str, Any], handlers: NodeHandlers | None = None, *, boot_id: str = ""
+) -> AsyncIterator[Bus]:
     credential = NatsCredential(node["nats_jwt"], node["nats_user_seed"], node["expires_at"])
-    bus = node_bus(node["nats_url"], node["id"], lambda: credential)
+    bus = node_bus(node["nats_url"], node["id"], lambda: credential, signs="nats_key" in node)
     bus.start()
     try:
         assert await bus.wait_up(10)
-        await serve(bus, node["id"], desk or Desk())
-        await serve_models(bus, node["id"], desk or Desk())
-        await answer_for(bus, node["id"], boot_id)
+        await serve(bus, node["id"], handlers or NodeHandlers())
+        await serve_models(bus, node["id"], handlers or NodeHandlers())
+        await answer_presence(bus, node["id"], boot_id)
         yield bus
     finally:
         await bus.close()

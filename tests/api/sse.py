@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.api.station import Api
+from tests.deadlines import HANGS_S
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Reader:
     def __init__(self, lines: AsyncIterator[str]) -> None:
         self._lines = lines
 
-    async def next(self, within: float = 20) -> Event:
+    async def next(self, within: float = HANGS_S) -> Event:
         async with asyncio.timeout(within):
             return await self._next()
 
@@ -32,14 +33,14 @@ class Reader:
         return [await self.next() for _ in range(count)]
 
     async def comment(self) -> str:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANGS_S):
             while not (line := await anext(self._lines)).startswith(":"):
                 pass
             return line
 
     async def end(self) -> None:
         """Read until the server ends the stream."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANGS_S):
             async for _ in self._lines:
                 pass
 

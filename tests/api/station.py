@@ -10,10 +10,14 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from api.composition import compose
-from api.main import ApiServer, bind
-from api.parts import Parts
-from runtime.settings import ControlSettings
+from nodesmith.api.assembly import compose
+from nodesmith.api.dependencies import Dependencies
+from nodesmith.api.main import ApiServer, bind
+from nodesmith.bus.nkeys import KeyPair, Role
+from nodesmith.domain.node import Protocol
+from nodesmith.runtime.keyring import create_keys
+from nodesmith.runtime.settings import ControlSettings
+from tests.deadlines import HANGS_S
 
 T = TypeVar("T")
 
@@ -26,22 +30,30 @@ class Api:
     """One API process, as far as a client can tell."""
 
     url: str
-    parts: Parts
+    deps: Dependencies
     http: httpx2.AsyncClient
     """signed in as the admin, by token"""
 
     async def register(self, **facts: Any) -> dict[str, Any]:
         """A new node of our own; `id` and `api_token` are in the answer."""
-        body = {"name": f"node-{secrets.token_hex(4)}", "protocol": 2, "machine_id": "m1", **facts}
+        key = KeyPair.create(Role.USER)
+        made = {"nats_key": key.public, "machine_id": "m1"} if facts.get("protocol", 2) == Protocol.NODESMITH else {}
+        body = {"name": f"node-{secrets.token_hex(4)}", "protocol": 2, **made, **facts}
         answer = await self.http.post("/api/node/register", json=body, headers=bearer(REGISTRATION_TOKEN))
         assert answer.status_code == 201, answer.text
-        return dict(answer.json())
+        kept = {"nats_key": key.public, "nats_user_seed": key.seed} if made else {}
+        return {**kept, **answer.json()}
 
     async def approved_node(self, **facts: Any) -> dict[str, Any]:
         node = await self.register(**facts)
         answer = await self.http.post(f"/api/nodes/{node['id']}/approve")
         assert answer.status_code == 200, answer.text
         return {**node, **answer.json()}
+
+
+def a_nats_key() -> str:
+    """As an agent makes one, of which nobody needs the seed."""
+    return KeyPair.create(Role.USER).public
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -62,7 +74,15 @@ def settings_for(
         gallery_folder=folder / "gallery",
         sources_key_file=written(folder / "sources-key", "test-sources-key"),
         sign_in_failures=1_000_000,
+        pending_nodes=100_000,
+        order_keys=with_keys(folder / "order-keys"),
+        localai_workers=True,
     )
+
+
+def with_keys(folder: Path) -> Path:
+    create_keys(folder)
+    return folder
 
 
 def written(path: Path, secret: str) -> Path:
@@ -73,19 +93,19 @@ def written(path: Path, secret: str) -> Path:
 @asynccontextmanager
 async def composed(settings: ControlSettings, *, queue: str) -> AsyncIterator[Api]:
     async with AsyncExitStack() as closing:
-        parts = await compose(settings, closing, queue=queue)
-        yield await closing.enter_async_context(served(parts))
+        deps = await compose(settings, closing, queue=queue)
+        yield await closing.enter_async_context(served(deps))
 
 
 @asynccontextmanager
-async def served(parts: Parts) -> AsyncIterator[Api]:
+async def served(deps: Dependencies) -> AsyncIterator[Api]:
     """Serve these parts on a free port for as long as the block lasts."""
     listening, stop = bind("127.0.0.1", 0), asyncio.Event()
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    serving = asyncio.create_task(ApiServer(parts, listening).run_until(stop))
+    serving = asyncio.create_task(ApiServer(deps, listening).run_until(stop))
     async with httpx2.AsyncClient(base_url=url, headers=bearer(ADMIN_TOKEN), timeout=30) as http:
         try:
-            yield Api(url, parts, http)
+            yield Api(url, deps, http)
         finally:
             stop.set()
             await serving
@@ -97,7 +117,7 @@ async def ready(api: Api) -> None:
 
 async def until(fetch: Callable[[], Awaitable[T]], condition: Callable[[T], bool]) -> T:
     """Ask again until the answer satisfies the condition."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANGS_S):
         while True:
             answer = await fetch()
             if condition(answer):

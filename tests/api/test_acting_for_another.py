@@ -12,9 +12,9 @@ import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from api.app import _ROUTERS, create_app
-from api.auth import anyone, viewer_or_node
-from tests.api.station import REGISTRATION_TOKEN, Api, bearer
+from nodesmith.api.app import _ROUTERS, create_app
+from nodesmith.api.auth import anyone, viewer_or_node
+from tests.api.station import REGISTRATION_TOKEN, Api, a_nats_key, bearer
 
 REFUSED = {401, 403}
 
@@ -37,7 +37,7 @@ def open_to_nodes() -> set[tuple[str, str]]:
 
 def routes(api: Api) -> Iterator[tuple[str, str]]:
     harmless = open_to_nodes()
-    for path, verbs in create_app(api.parts).openapi()["paths"].items():
+    for path, verbs in create_app(api.deps).openapi()["paths"].items():
         yield from ((verb.upper(), path) for verb in verbs if (verb.upper(), path) not in harmless)
 
 
@@ -49,7 +49,13 @@ def aimed_at(path: str, victim: dict[str, Any], op_id: str, *, by_name: bool) ->
 def body_against(path: str, victim: dict[str, Any]) -> dict[str, Any]:
     """What the victim itself, or an operator, would send."""
     if path.endswith("/register"):
-        return {"name": victim["name"], "protocol": 2, "machine_id": "m1", "boot_id": "b"}
+        return {
+            "name": victim["name"],
+            "protocol": 2,
+            "machine_id": "m1",
+            "boot_id": "b",
+            "nats_key": victim["nats_key"],
+        }
     return {"backend": "echo", "value": "1", "reason": "none", "name": "none", "role": "admin"}
 
 
@@ -80,7 +86,7 @@ async def invite(api: Api) -> str:
 
 
 @pytest.mark.parametrize("credential", ["own", "own of a pending node", "registration token", "invite"])
-async def test_no_credential_of_a_node_acts_for_another(
+async def test_node_credential_cannot_act_for_another_node(
     api: Api, victim: dict[str, Any], op_id: str, invite: str, credential: str
 ) -> None:
     shown = {
@@ -106,13 +112,13 @@ async def test_no_credential_of_a_node_acts_for_another(
 
 
 @pytest.mark.parametrize("credential", ["registration token", "invite"])
-async def test_what_only_admits_gives_nobody_the_name_of_another_machine(
+async def test_registration_token_or_invite_cannot_take_another_machines_name(
     api: Api, victim: dict[str, Any], op_id: str, invite: str, credential: str
 ) -> None:
     shown = {"registration token": REGISTRATION_TOKEN, "invite": invite}[credential]
     before = await state_of(api, victim, op_id)
     for stolen in (
-        {"name": victim["name"], "protocol": 2, "machine_id": "another"},
+        {"name": victim["name"], "protocol": 2, "machine_id": "another", "nats_key": a_nats_key()},
         {"name": victim["name"], "protocol": 1, "address": "10.0.0.9:1", "token": shown},
     ):
         answer = await api.http.post("/api/node/register", json=stolen, headers=bearer(shown))

@@ -1,4 +1,4 @@
-"""Artifacts: whole or in part, for the admin and for nodes."""
+"""Artifacts: whole or in part, for users and for nodes."""
 
 import hashlib
 
@@ -12,7 +12,7 @@ async def entry(api: Api, version: str) -> dict[str, object]:
     return next(each for each in backends if (each["name"], each["version"]) == ("echo", version))
 
 
-async def test_artifact_is_the_one_of_the_catalogue_and_open_to_a_node(api: Api) -> None:
+async def test_artifact_matches_the_catalogue_and_is_readable_by_a_node(api: Api) -> None:
     node, echo = await api.approved_node(), await entry(api, "1")
     answer = await api.http.get(str(echo["uri"]), headers=bearer(node["api_token"]))
     assert answer.status_code == 200
@@ -30,7 +30,7 @@ async def test_download_continues_where_it_broke_off(api: Api) -> None:
     assert rest.headers["content-range"] == f"bytes 100-{len(whole.content) - 1}/{len(whole.content)}"
 
 
-async def test_download_of_another_file_begins_anew(api: Api) -> None:
+async def test_download_of_a_changed_file_starts_over(api: Api) -> None:
     path = str((await entry(api, "1"))["uri"])
     answer = await api.http.get(path, headers={"Range": "bytes=100-", "If-Range": '"another"'})
     assert (answer.status_code, answer.headers["content-length"]) == (200, str(len(answer.content)))

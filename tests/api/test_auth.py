@@ -1,19 +1,19 @@
-"""Nobody without the right credential gets anything but health."""
+"""Without a valid credential only health is served."""
 
 import re
 
 import httpx2
 import pytest
 
-from api.app import create_app
+from nodesmith.api.app import create_app
 from tests.api.station import REGISTRATION_TOKEN, Api, bearer
 
-OPEN = {"/healthz", "/readyz", "/sign-in/{code}", "/api/ca.pem"}
+OPEN = {"/healthz", "/readyz", "/sign-in/{code}", "/api/ca.pem", "/api/trust"}
 PAGES = [("GET", path) for path in ("/", "/docs", "/openapi.json", "/links.json", "/static/overview.js")]
 
 
 def guarded_routes(api: Api) -> list[tuple[str, str]]:
-    paths = create_app(api.parts).openapi()["paths"]
+    paths = create_app(api.deps).openapi()["paths"]
     routes = [(verb.upper(), path) for path, verbs in paths.items() for verb in verbs if path not in OPEN]
     return [(verb, re.sub(r"\{\w+\}", "none", path)) for verb, path in routes]
 
@@ -40,14 +40,14 @@ async def test_health_needs_no_token(api: Api) -> None:
         assert (ready["ready"], ready["missing"]) == (True, {})
 
 
-async def test_tokens_of_nodes_are_no_admin_tokens(api: Api) -> None:
+async def test_node_tokens_are_not_admin_tokens(api: Api) -> None:
     node = await api.approved_node()
     for token in (REGISTRATION_TOKEN, node["api_token"]):
         answer = await api.http.get("/api/nodes", headers=bearer(token))
         assert answer.status_code == 401
 
 
-async def test_node_speaks_only_for_itself(api: Api) -> None:
+async def test_node_credential_works_only_for_its_own_node(api: Api) -> None:
     mine, other = await api.approved_node(), await api.approved_node()
     spoken = await api.http.post(f"/api/node/{mine['id']}/heartbeat", headers=bearer(mine["api_token"]))
     assert spoken.status_code == 200

@@ -15,22 +15,21 @@ from google.protobuf.duration_pb2 import Duration
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 
-from api.app import create_app
-from bus.credentials import new_trust
-from domain.operation import State
-from runtime.settings import ControlSettings
-from runtime.temporal import TemporalRuns, connect, prepare_namespace
-from services.gate import Gate
-from stack import servers as stack_servers
-from stack.nats import NatsServer
-from stack.postgres import PostgresServer
-from stack.temporal import TemporalServer
+from nodesmith.api.app import create_app
+from nodesmith.bus.credentials import new_trust
+from nodesmith.domain.operation import State
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.runtime.temporal import TemporalRuns, connect, prepare_namespace
+from nodesmith.services.operations.operation_lock import OperationLock
+from nodesmith.stack.servers import embedded as stack_servers
+from nodesmith.stack.servers.nats import NatsServer
+from nodesmith.stack.servers.postgres import PostgresServer
+from nodesmith.stack.servers.temporal import TemporalServer
 from tests.api.station import ADMIN_TOKEN, Api, bearer, composed, ready, settings_for, until
+from tests.deadlines import HANGS_S
 from tests.runtime.test_temporal import linked
 from tests.servers import NatsForTests, free_port
 from tests.store.transitions import a_request, transition
-
-HANGS_S = 20
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +72,8 @@ async def test_without_temporal_writes_are_refused_and_lists_are_served(without_
 async def test_a_write_that_was_never_sent_to_temporal_leaves_no_audit_row(without_temporal: Api) -> None:
     api, node = without_temporal, await without_temporal.approved_node()
     running, failed = a_request(node_id=node["id"]), a_request(node_id=node["id"])
-    await api.parts.operations.record(transition(running, State.RUNNING), transition(failed, State.FAILED))
+    await api.deps.operations.record(transition(running, State.RUNNING), transition(failed, State.FAILED))
+    await api.deps.admission.orders.add([failed])
     newest = await newest_entry(api)
     for path, body in (
         (f"/api/nodes/{node['id']}/backends/install", {"backend": "echo"}),
@@ -88,11 +88,11 @@ async def test_a_write_that_was_never_sent_to_temporal_leaves_no_audit_row(witho
     assert await newest_entry(api) == newest
 
 
-async def test_a_write_that_temporal_may_have_carried_out_is_told_as_unknown(
+async def test_write_that_temporal_may_have_carried_out_is_reported_as_unknown(
     api: Api, settings: ControlSettings
 ) -> None:
     async with linked(settings.temporal_address) as (link, runs):
-        gate = Gate(api.parts.operations, runs)
+        gate = OperationLock(api.deps.operations, runs, api.deps.admission.orders)
         async with served_with(api, gate) as breaking:
             path = f"/api/nodes/{(await api.approved_node())['id']}/backends/install"
             await runs.ping()
@@ -100,7 +100,7 @@ async def test_a_write_that_temporal_may_have_carried_out_is_told_as_unknown(
             answer = await asked(breaking, "POST", path, json={"backend": "echo"})
     assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
     assert "not known whether" in answer.json()["detail"]
-    assert "Ask again" in answer.json()["remedy"]
+    assert "Try again" in answer.json()["remedy"]
     entry = (await api.http.get("/api/audit")).json()["entries"][0]
     assert (entry["action"], entry["outcome"]) == ("nodes.backends.install", "unknown")
 
@@ -114,7 +114,8 @@ async def test_without_temporal_every_write_to_a_run_is_refused(without_temporal
     """A batch, a cancel and a retry say the same as an install, and change nothing."""
     api, node = without_temporal, await without_temporal.approved_node()
     running, failed = a_request(node_id=node["id"]), a_request(node_id=node["id"])
-    await api.parts.operations.record(transition(running, State.RUNNING), transition(failed, State.FAILED))
+    await api.deps.operations.record(transition(running, State.RUNNING), transition(failed, State.FAILED))
+    await api.deps.admission.orders.add([failed])
     for path, body in (
         ("/api/batches", {"backend": "echo", "nodes": [node["name"]]}),
         (f"/api/operations/{running.op_id}/cancel", {}),
@@ -128,7 +129,7 @@ async def test_without_temporal_every_write_to_a_run_is_refused(without_temporal
     assert entry["jobID"] == running.op_id
 
 
-async def test_a_temporal_that_hangs_is_as_good_as_none(api: Api, settings: ControlSettings) -> None:
+async def test_hanging_temporal_counts_as_unavailable(api: Api, settings: ControlSettings) -> None:
     """It takes the connection and says nothing: each call is bounded by itself."""
     async with silent_server() as address:
         client = await connect(settings.model_copy(update={"temporal_address": address}), lazy=True)
@@ -184,16 +185,18 @@ async def with_namespace(api: Api, settings: ControlSettings) -> AsyncIterator[t
 
 @asynccontextmanager
 async def on_temporal(api: Api, client: Client) -> AsyncIterator[Api]:
-    async with served_with(api, Gate(api.parts.operations, TemporalRuns(client, queue="nobody"))) as other:
+    async with served_with(
+        api, OperationLock(api.deps.operations, TemporalRuns(client, queue="nobody"), api.deps.admission.orders)
+    ) as other:
         yield other
 
 
 @asynccontextmanager
-async def served_with(api: Api, gate: Gate) -> AsyncIterator[Api]:
-    parts = replace(api.parts, admission=replace(api.parts.admission, gate=gate))
-    transport = httpx2.ASGITransport(app=create_app(parts))
+async def served_with(api: Api, gate: OperationLock) -> AsyncIterator[Api]:
+    deps = replace(api.deps, admission=replace(api.deps.admission, gate=gate))
+    transport = httpx2.ASGITransport(app=create_app(deps))
     async with httpx2.AsyncClient(transport=transport, base_url=api.url, headers=bearer(ADMIN_TOKEN)) as http:
-        yield Api(api.url, parts, http)
+        yield Api(api.url, deps, http)
 
 
 async def refused_as_unprepared(api: Api, missing: str) -> str:
@@ -241,8 +244,7 @@ async def test_process_that_started_before_its_servers_is_ready_once_they_are_th
     temporal = TemporalServer(
         database=tmp_path / "temporal.db",
         port=free_port(),
-        ui_port=free_port(),
-        http_port=free_port(),
+        web_port=free_port(),
         metrics_port=free_port(),
         log=tmp_path / "temporal.log",
     )

@@ -1,4 +1,4 @@
-"""The event stream: nothing is missed and nothing comes twice, from whatever replica it is read."""
+"""The event stream: no event is missed or repeated, on any replica."""
 
 import asyncio
 import socket
@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from api.stream import EventHub, Stream
-from bus.reports import NodeReports
-from contracts.messages import Progress
-from domain.operation import Phase, State
-from store.database import Database
-from store.events import EventFeed
+from nodesmith.api.stream import EventHub, Stream
+from nodesmith.bus.reports import NodeReports
+from nodesmith.contracts.nats.messages import Progress
+from nodesmith.domain.operation import Phase, State
+from nodesmith.store.database import Database
+from nodesmith.store.operations.events import EventFeed
 from tests.api.node import on_the_bus
 from tests.api.sse import reading
 from tests.api.station import ADMIN_TOKEN, Api, served, until
@@ -24,7 +24,7 @@ async def happen(api: Api, count: int = 1, **facts: str) -> str:
     """So many changes of one operation; returns its id."""
     request = a_request(**facts)
     for number in range(1, count + 1):
-        await api.parts.operations.record(transition(request, State.RUNNING, at=number, seq=number))
+        await api.deps.operations.record(transition(request, State.RUNNING, at=number, seq=number))
     return request.op_id
 
 
@@ -50,7 +50,7 @@ async def test_stream_begins_now_unless_a_number_is_given(api: Api) -> None:
 
 
 def api_database(api: Api) -> Database:
-    return api.parts.operations._database
+    return api.deps.operations._database
 
 
 async def test_reader_that_changes_replicas_misses_nothing_and_gets_nothing_twice(api: Api, replica: Api) -> None:
@@ -67,12 +67,12 @@ async def test_reader_that_changes_replicas_misses_nothing_and_gets_nothing_twic
     assert seen == [event.id for event in stored]
 
 
-async def test_what_lies_before_the_window_comes_from_the_database(api: Api, database_url: str) -> None:
+async def test_events_before_the_window_come_from_the_database(api: Api, database_url: str) -> None:
     async with opened(database_url) as database:
         feed = EventFeed(database)
         start = await feed.latest_id()
         hub = EventHub(feed, window=3)
-        async with served(replace(api.parts, events=hub)) as small:
+        async with served(replace(api.deps, events=hub)) as small:
             async with reading(small) as reader:
                 await happen(small, 20)
                 await reader.take(20)
@@ -91,7 +91,7 @@ async def test_stream_is_filtered_by_operation_node_and_batch(api: Api) -> None:
     async def change(seq: int) -> None:
         """Between changes that are none of this reader's business."""
         await happen(api)
-        await api.parts.operations.record(transition(wanted, State.RUNNING, at=seq, seq=seq))
+        await api.deps.operations.record(transition(wanted, State.RUNNING, at=seq, seq=seq))
         await happen(api)
 
     for turn, query in enumerate(queries):
@@ -105,14 +105,15 @@ async def test_stream_is_filtered_by_operation_node_and_batch(api: Api) -> None:
         assert (missed.number or 0) < (live.number or 0)
 
 
-async def test_number_from_the_future_is_read_as_now(api: Api) -> None:
+async def test_event_number_from_the_future_is_read_as_now(api: Api) -> None:
     """Of a database that was restored, say: better late than silent for ever."""
     async with reading(api, last_event_id=10**15) as reader:
+        assert (await reader.next()).kind == "reset"
         op_id = await happen(api)
         assert (await reader.next()).data["op_id"] == op_id
 
 
-async def test_progress_of_a_node_rides_the_stream_without_a_number(api: Api) -> None:
+async def test_progress_ticks_have_no_event_number(api: Api) -> None:
     node = await api.approved_node()
     async with on_the_bus(node) as bus, reading(api, op_id="op-progress") as reader:
         said = Progress(op_id="op-progress", phase=Phase.DOWNLOADING, bytes_done=5, bytes_total=10, percentage=50)
@@ -130,7 +131,7 @@ async def test_ticks_of_a_batch_reach_its_stream(api: Api) -> None:
         during = await happen(api, batch_id="batch-2")
         assert (await reader.next()).data["op_id"] == during
         for op_id in ("foreign", before, during):
-            api.parts.events.tick(Progress(op_id=op_id, percentage=1))
+            api.deps.events.tick(Progress(op_id=op_id, percentage=1))
         ticks = await reader.take(2)
     assert {tick.data["op_id"] for tick in ticks} == {before, during}
 
@@ -138,32 +139,32 @@ async def test_ticks_of_a_batch_reach_its_stream(api: Api) -> None:
 async def test_silent_stream_is_kept_alive(api: Api, database_url: str) -> None:
     async with opened(database_url) as database:
         hub = EventHub(EventFeed(database), keep_alive_s=0.01)
-        async with served(replace(api.parts, events=hub)) as quick, reading(quick) as reader:
+        async with served(replace(api.deps, events=hub)) as quick, reading(quick) as reader:
             assert [await reader.comment(), await reader.comment()] == [": still here"] * 2
 
 
 async def test_server_that_stops_ends_its_streams(api: Api, database_url: str) -> None:
     async with opened(database_url) as database:
         hub = EventHub(EventFeed(database))
-        async with served(replace(api.parts, events=hub)) as stopping, reading(stopping) as reader:
+        async with served(replace(api.deps, events=hub)) as stopping, reading(stopping) as reader:
             hub.close()
             await reader.end()
 
 
-async def test_reader_that_leaves_is_forgotten(api: Api, database_url: str) -> None:
+async def test_hub_drops_a_reader_that_leaves(api: Api, database_url: str) -> None:
     async with opened(database_url) as database:
         hub = EventHub(EventFeed(database))
-        async with served(replace(api.parts, events=hub)) as left:
+        async with served(replace(api.deps, events=hub)) as left:
             async with reading(left):
                 await until(streams_of(hub), bool)
             await until(streams_of(hub), lambda streams: not streams)
 
 
-async def test_reader_that_takes_nothing_is_let_go(api: Api, database_url: str) -> None:
+async def test_reader_that_takes_nothing_is_disconnected(api: Api, database_url: str) -> None:
     """Meanwhile it holds one frame of each operation, and no more."""
     async with opened(database_url) as database:
         hub = EventHub(EventFeed(database), stuck_after_s=0.2)
-        async with served(replace(api.parts, events=hub)) as patient:
+        async with served(replace(api.deps, events=hub)) as patient:
             with open_and_never_read(patient.url):
                 await until(streams_of(hub), bool)
                 await until(streams_of(hub), lambda streams: not flooded(hub, streams))

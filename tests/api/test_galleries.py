@@ -1,4 +1,4 @@
-"""Galleries over HTTP: added, searched, read again, the same on every replica; uploads; who may do what."""
+"""Galleries over HTTP: add, search, refresh, the same on every replica; uploads; roles."""
 
 import asyncio
 import gzip
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from contracts.messages import Installed
-from runtime.settings import ControlSettings
-from store.inventory import InventoryTable
+from nodesmith.contracts.nats.messages import Installed
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.store.nodes.inventory import InventoryTable
 from tests.api.station import ADMIN_TOKEN, Api, bearer, until
 from tests.databases import opened
 from tests.gallery import wild
@@ -63,7 +63,7 @@ async def view(api: Api, name: str) -> dict[str, Any]:
     return next(each for each in (await api.http.get("/api/galleries")).json() if each["name"] == name)
 
 
-async def test_a_gallery_is_read_when_it_is_added_and_says_how_it_does(api: Api, gallery: str) -> None:
+async def test_gallery_is_read_when_added_and_reports_its_status(api: Api, gallery: str) -> None:
     told = await view(api, gallery)
     assert (told["entries"], told["unusable"], told["error"]) == (18, 1, "")
     assert (await view(api, "builtin"))["entries"] >= 3
@@ -78,7 +78,7 @@ async def test_every_replica_gives_the_same_answer(api: Api, replica: Api, galle
 
 
 async def _resolved(api: Api, name: str) -> str:
-    artifact = api.parts.catalogue.resolve(name)
+    artifact = api.deps.catalogue.resolve(name)
     return artifact.name if artifact else ""
 
 
@@ -98,7 +98,7 @@ async def test_the_catalogue_is_searched_in_pages(api: Api, gallery: str) -> Non
 
 
 @pytest.mark.parametrize("query", [{"page": 0}, {"items": 0}, {"sort": "colour"}, {"order": "up"}, {"page": "x"}])
-async def test_a_search_that_means_nothing_is_refused(api: Api, query: dict[str, Any]) -> None:
+async def test_invalid_search_is_refused(api: Api, query: dict[str, Any]) -> None:
     assert (await api.http.get("/api/backends", params=query)).status_code == 400
 
 
@@ -116,7 +116,7 @@ async def test_where_it_is_installed_and_where_it_could_be_newer(api: Api, inven
     assert checked.json() == upgrades
 
 
-async def test_how_a_backend_fits_each_node_is_told(api: Api, gallery: str) -> None:
+async def test_suitability_is_listed_for_each_node(api: Api, gallery: str) -> None:
     amd, plain = await api.approved_node(capability="amd"), await api.approved_node()
 
     async def told(backend: str) -> dict[str, tuple[str, str]]:
@@ -166,7 +166,7 @@ async def test_a_gallery_is_removed_with_all_it_listed(api: Api, site: Site, gal
     twice = await api.http.post("/api/galleries", json={"name": gallery, "url": f"{site.url}/{gallery}"})
     assert twice.status_code == 409
     assert (await api.http.delete(f"/api/galleries/{gallery}")).status_code == 200
-    assert api.parts.catalogue.resolve(f"{gallery}-engine") is None
+    assert api.deps.catalogue.resolve(f"{gallery}-engine") is None
     assert (await api.http.delete(f"/api/galleries/{gallery}")).status_code == 404
     assert (await api.http.post(f"/api/galleries/{gallery}/refresh")).status_code == 404
 
@@ -186,7 +186,7 @@ async def test_an_upload_is_listed_installable_and_served_in_parts(api: Api) -> 
     assert answer.status_code == 201, answer.text
     kept = answer.json()
     assert (kept["sha256"], kept["size"], kept["gallery"]) == (digest, len(ARCHIVE), "builtin")
-    artifact = api.parts.catalogue.resolve(kept["name"])
+    artifact = api.deps.catalogue.resolve(kept["name"])
     assert artifact is not None
     assert (artifact.uri, artifact.sha256, artifact.size) == (kept["uri"], digest, len(ARCHIVE))
     node = await api.approved_node()
@@ -207,19 +207,19 @@ async def test_a_version_is_never_replaced_and_goes_when_removed(api: Api) -> No
     assert (await api.http.put("/api/uploads/echo/1", content=ARCHIVE)).status_code == 409
 
 
-async def test_what_is_no_archive_or_another_one_leaves_nothing_behind(api: Api) -> None:
-    before = set(api.parts.artifacts.iterdir())
+async def test_refused_upload_leaves_no_file(api: Api) -> None:
+    before = set(api.deps.artifacts.iterdir())
     refused = [
         await api.http.put(upload_path(), content=b"<html>"),
         await api.http.put(upload_path(), content=b""),
         await api.http.put(upload_path(), content=ARCHIVE, params={"sha256": "0" * 64}),
     ]
     assert [answer.status_code for answer in refused] == [400, 400, 400]
-    assert set(api.parts.artifacts.iterdir()) == before
+    assert set(api.deps.artifacts.iterdir()) == before
 
 
-async def test_a_client_that_hangs_up_in_the_middle_leaves_nothing_and_is_no_crash(api: Api) -> None:
-    before = set(api.parts.artifacts.iterdir())
+async def test_aborted_upload_leaves_no_file_and_no_crash(api: Api) -> None:
+    before = set(api.deps.artifacts.iterdir())
     host, port = api.url.removeprefix("http://").split(":")
     head = f"PUT {upload_path()} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ADMIN_TOKEN}\r\n"
     with capture_logs() as logs:
@@ -234,7 +234,7 @@ async def test_a_client_that_hangs_up_in_the_middle_leaves_nothing_and_is_no_cra
 
 
 async def files(api: Api) -> set[Path]:
-    return set(await asyncio.to_thread(lambda: list(api.parts.artifacts.iterdir())))
+    return set(await asyncio.to_thread(lambda: list(api.deps.artifacts.iterdir())))
 
 
 async def test_an_upload_may_be_larger_than_other_bodies(api: Api) -> None:
@@ -244,7 +244,7 @@ async def test_an_upload_may_be_larger_than_other_bodies(api: Api) -> None:
 
 
 async def test_an_upload_over_the_limit_is_413_announced_or_not(api: Api) -> None:
-    before = set(api.parts.artifacts.iterdir())
+    before = set(api.deps.artifacts.iterdir())
     taken = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -260,7 +260,7 @@ async def test_an_upload_over_the_limit_is_413_announced_or_not(api: Api) -> Non
         assert (answer.status_code, answer.json()["code"]) == (413, "upload_too_large"), answer.text
         assert answer.json()["limit"] == str(LIMIT)
         assert "NODESMITH_UPLOAD_LIMIT" in answer.json()["remedy"]
-    assert set(api.parts.artifacts.iterdir()) == before
+    assert set(api.deps.artifacts.iterdir()) == before
 
 
 # who may do what

@@ -1,14 +1,14 @@
-"""What /readyz and the lists know of the servers."""
+"""What /readyz and the lists report about the servers."""
 
 import asyncio
 
 from temporalio.common import WorkflowIDConflictPolicy
 
-from api.health import FLEET_MONITOR, Check, Health
-from contracts.temporal import FLEET_MONITOR_ID
-from runtime.settings import ControlSettings
-from runtime.temporal import connect
-from store.monitor import MonitorTicks
+from nodesmith.api.health import FLEET_MONITOR, Check, Health
+from nodesmith.contracts.temporal.operations import FLEET_MONITOR_ID
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.runtime.temporal import connect
+from nodesmith.store.operations.monitor_ticks import MonitorTicks
 from tests.api.station import Api
 from tests.databases import opened
 
@@ -21,14 +21,14 @@ async def _broken() -> None:
     raise ZeroDivisionError
 
 
-async def test_a_check_that_crashes_counts_as_missing_and_spoils_no_other() -> None:
+async def test_check_that_crashes_counts_as_down_and_does_not_affect_others() -> None:
     health = Health({"one": Check(_broken, "One is away."), "other": Check(_here, "Other is away.")})
     readiness = await health.readiness()
     assert (readiness.ready, readiness.missing) == (False, {"one": "One is away."})
     assert health.down_since("one") is not None
 
 
-async def test_asking_goes_on_after_a_check_that_crashed() -> None:
+async def test_health_checks_continue_after_a_check_crashed() -> None:
     asked = asyncio.Event()
 
     async def broken() -> None:

@@ -1,4 +1,4 @@
-"""Installs over HTTP: 202 and durable, or a refusal that says why."""
+"""Installs over HTTP: 202 and durable, or a refusal with its reason."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from domain.operation import State
+from nodesmith.domain.operation import State
 from tests.agent import web
 from tests.agent.registry import publish
 from tests.agent.web import Web
@@ -32,7 +32,7 @@ async def test_accepted_install_is_durable_and_readable_at_once(api: Api) -> Non
     assert [event["state"] for event in detail["timeline"]] == ["queued"]
     run = f"http://temporal.test/namespaces/default/workflows/backend%3A{node['id']}%3Aecho/{detail['run_id']}/history"
     assert detail["temporal_url"] == run
-    assert (await api.parts.admission.gate.runs.describe(detail["workflow_id"])) is not None
+    assert (await api.deps.admission.gate.runs.describe(detail["workflow_id"])) is not None
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ async def test_request_behind_a_run_that_is_closing_is_a_503_with_a_time(api: Ap
     """The operation has ended in its row; its run, which holds the lock, is still open."""
     node = await api.approved_node()
     first = (await install(api, node["id"], backend="echo")).json()["jobID"]
-    request = await api.parts.operations.request(first)
+    request = await api.deps.operations.request(first)
     assert request is not None
-    await api.parts.operations.record(transition(request, State.CANCELLED, ended_at=NOON))
+    await api.deps.operations.record(transition(request, State.CANCELLED, ended_at=NOON))
     answer = await install(api, node["id"], backend="echo")
     assert (answer.status_code, answer.json()["code"], answer.json()["op_id"]) == (503, "unavailable", first)
     assert int(answer.headers["Retry-After"]) > 0
@@ -150,7 +150,7 @@ async def test_localais_external_install_takes_a_bare_reference(api: Api, regist
     image = publish(registry, [b"layer"], name="team/external")
     answer = await api.http.post("/api/backends/install-external", json={"uri": image.reference})
     assert answer.status_code == 200, answer.text
-    batch = await api.parts.batches.request(answer.json()["jobID"])
+    batch = await api.deps.batches.request(answer.json()["jobID"])
     assert batch is not None
     assert (batch.wanted.backend, batch.wanted.uri) == ("external", f"{image.reference}@{image.digest}")
 

@@ -1,4 +1,4 @@
-"""What nodes have, over HTTP."""
+"""Installed backends over HTTP."""
 
 from tests.api.node import on_the_bus
 from tests.api.station import Api

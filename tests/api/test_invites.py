@@ -1,4 +1,4 @@
-"""Invites over HTTP: who has one joins, with its labels, approved if it says so; who has a bad one changes nothing."""
+"""Invites over HTTP: a valid one admits a node, with labels and approval if set; an invalid one changes nothing."""
 
 import secrets
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.api.station import Api, bearer
+from tests.api.station import Api, a_nats_key, bearer
 
 
 async def new_invite(api: Api, **body: Any) -> dict[str, Any]:
@@ -16,7 +16,13 @@ async def new_invite(api: Api, **body: Any) -> dict[str, Any]:
 
 
 async def join(api: Api, token: str, **facts: Any) -> httpx2.Response:
-    body = {"name": f"joined-{secrets.token_hex(4)}", "protocol": 2, "machine_id": "m9", **facts}
+    body = {
+        "name": f"joined-{secrets.token_hex(4)}",
+        "protocol": 2,
+        "machine_id": "m9",
+        "nats_key": a_nats_key(),
+        **facts,
+    }
     return await api.http.post("/api/node/register", json=body, headers=bearer(token))
 
 
@@ -49,7 +55,9 @@ async def test_an_invite_approves_nobody_unless_it_says_so(api: Api) -> None:
 
 async def test_the_command_for_the_other_machine_is_whole(api: Api) -> None:
     invite = await new_invite(api)
-    assert invite["command"] == f"nodesmith agent join {invite['url']} {invite['token']}"
+    trust = api.deps.keyring.fingerprint
+    assert invite["command"] == f"nodesmith agent join {invite['url']} {invite['token']} --trust {trust}"
+    assert invite["trust"] == trust
     listed = await api.http.get("/api/invites")
     assert invite["token"] not in listed.text
     assert listed.json()[0]["uses"] == 1
@@ -61,9 +69,9 @@ async def test_a_used_up_revoked_or_foreign_invite_is_refused_and_nothing_is_wri
     assert (await api.http.delete(f"/api/invites/{revoked['id']}")).status_code == 200
     before = await names(api)
     for token, status, words in (
-        (once["token"], 403, "used 1 times already"),
+        (once["token"], 403, "used 1 times, which is its limit"),
         (revoked["token"], 403, "revoked"),
-        ("nsinv-of-another-control-plane", 401, "not made here"),
+        ("nsinv-of-another-control-plane", 401, "unknown to this installation"),
     ):
         refused = await join(api, token)
         assert refused.status_code == status
@@ -74,7 +82,7 @@ async def test_a_used_up_revoked_or_foreign_invite_is_refused_and_nothing_is_wri
 async def test_an_expired_invite_says_when_it_ended(api: Api) -> None:
     refused = await join(api, (await new_invite(api, ttl_s=0.001))["token"])
     assert refused.status_code == 403
-    assert "was good until" in refused.json()["detail"]
+    assert "expired at" in refused.json()["detail"]
 
 
 async def test_a_node_that_could_not_be_registered_costs_no_use(api: Api) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.station import REGISTRATION_TOKEN, Api, bearer
+from tests.api.station import REGISTRATION_TOKEN, Api, a_nats_key, bearer
 
 GIB = 2**30
 
@@ -54,7 +54,7 @@ async def test_labels_out_of_range_are_refused_and_nothing_is_written(
     assert (await view(api, node))["labels"] == before["labels"]
 
 
-async def test_labels_of_nobody_are_404(api: Api) -> None:
+async def test_labels_of_an_unknown_node_are_404(api: Api) -> None:
     for answer in (
         await api.http.get("/api/nodes/nobody/labels"),
         await api.http.put("/api/nodes/nobody/labels", json={}),
@@ -65,7 +65,7 @@ async def test_labels_of_nobody_are_404(api: Api) -> None:
         assert (answer.status_code, answer.json()["code"]) == (404, "unknown_node")
 
 
-async def test_cap_is_overruled_and_handed_back(api: Api) -> None:
+async def test_max_replicas_override_is_set_and_removed(api: Api) -> None:
     """R73, R74, R90."""
     node = await api.register(max_replicas_per_model=2)
     path = f"/api/nodes/{node['id']}/max-replicas-per-model"
@@ -82,7 +82,7 @@ async def test_cap_is_overruled_and_handed_back(api: Api) -> None:
         assert (refused.status_code, refused.json()["field"]) == (400, "value")
 
 
-async def test_budget_is_overruled_and_handed_back(api: Api) -> None:
+async def test_vram_budget_override_is_set_and_removed(api: Api) -> None:
     """R90."""
     node = await api.register(total_vram=24 * GIB, available_vram=24 * GIB)
     path = f"/api/nodes/{node['id']}/vram-budget"
@@ -114,7 +114,7 @@ async def test_budget_is_overruled_and_handed_back(api: Api) -> None:
 )
 async def test_registration_with_absurd_facts_is_refused_by_name(api: Api, field: str, value: Any) -> None:
     """R1, R5: 400 with the field named, nothing written."""
-    body = {"name": f"absurd-{field}", "protocol": 2, "machine_id": "m1", field: value}
+    body = {"name": f"absurd-{field}", "protocol": 2, "machine_id": "m1", "nats_key": a_nats_key(), field: value}
     answer = await api.http.post("/api/node/register", json=body, headers=bearer(REGISTRATION_TOKEN))
     assert (answer.status_code, answer.json()["field"]) == (400, field)
     assert (await api.http.get(f"/api/nodes/{body['name']}")).status_code == 404

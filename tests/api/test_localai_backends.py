@@ -1,4 +1,4 @@
-"""LocalAI's API flavour of the backends: exact shapes, from the same state as our own routes."""
+"""LocalAI's backend API: exact shapes, from the same state as our own routes."""
 
 import secrets
 from collections.abc import AsyncIterator, Iterator
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from contracts.messages import Heartbeat, Installed
-from runtime.settings import ControlSettings
-from services.localai_catalogue import modalities
-from store.inventory import InventoryTable
+from nodesmith.contracts.nats.messages import Heartbeat, Installed
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.services.catalogue.localai import modalities
+from nodesmith.store.nodes.inventory import InventoryTable
 from tests.api.station import Api, until
 from tests.databases import opened
 from tests.gallery import wild
@@ -48,7 +48,7 @@ async def named(api: Api, path: str, name: str, key: str = "name") -> dict[str, 
 
 async def healthy_node(api: Api, **facts: Any) -> dict[str, Any]:
     node = await api.approved_node(**facts)
-    api.parts.heartbeats.take(Heartbeat(node_id=node["id"]))
+    api.deps.heartbeats.add(Heartbeat(node_id=node["id"]))
     path = f"/api/nodes/{node['id']}"
     await until(lambda: asked(api, path), lambda view: view["status"] == "healthy")
     return node
@@ -108,7 +108,7 @@ async def test_available_is_what_runs_on_a_healthy_node(api: Api, engine: str) -
     assert "uri" not in meta
 
 
-async def test_installed_is_said_of_the_build_and_of_its_meta(api: Api, settings: ControlSettings, engine: str) -> None:
+async def test_build_and_its_meta_are_both_marked_installed(api: Api, settings: ControlSettings, engine: str) -> None:
     node = await api.approved_node()
     await has(settings, node, name=f"cpu-{engine}", family=engine)
     said = {each["name"]: each["installed"] for each in await asked(api, "/backends/available")}
@@ -152,16 +152,16 @@ async def test_a_refusal_has_the_shape_that_clients_of_these_paths_read(api: Api
         (["GPU"], []),
     ],
 )
-def test_what_a_backend_is_for_is_told_by_its_tags(tags: list[str], said: list[str]) -> None:
+def test_uses_of_a_backend_come_from_its_tags(tags: list[str], said: list[str]) -> None:
     assert modalities(tags) == said
 
 
-async def test_uses_are_told_by_name(api: Api, engine: str) -> None:
+async def test_uses_are_listed_by_name(api: Api, engine: str) -> None:
     uses = await asked(api, "/api/backends/usecases")
     assert (uses[engine], uses["echo"]) == (["text"], [])
 
 
-async def test_the_catalogue_says_what_is_in_work(api: Api) -> None:
+async def test_catalogue_marks_backends_with_open_operations(api: Api) -> None:
     node = await api.approved_node()
     accepted = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"})
     op_id = accepted.json()["jobID"]

@@ -1,4 +1,4 @@
-"""docs/make-a-backend.md does what it says: its commands are run, against a real API."""
+"""The guides to backends, signed galleries and sources do what they say: their commands run against a real API."""
 
 import asyncio
 import hashlib
@@ -12,11 +12,13 @@ import yaml
 
 from tests.api.station import ADMIN_TOKEN, Api, until
 
-GUIDE = Path(__file__).parents[2] / "docs" / "make-a-backend.md"
+GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
+PAGES = ("make-a-backend.md", "sign-galleries.md", "use-sources-behind-passwords.md")
 
 
 def commands() -> str:
-    return "\n".join(re.findall(r"^```sh\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL))
+    text = "\n".join((GUIDES / page).read_text() for page in PAGES)
+    return "\n".join(re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
 
 
 async def run(api: Api, folder: Path, script: str) -> str:
@@ -42,8 +44,10 @@ async def test_the_guide_makes_a_backend_that_runs(api: Api, tmp_path: Path) -> 
     assert entry["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
     assert "Uploaded clock 1.0" in said
     assert "Added mine: 1 backends." in said
-    assert "Set for registry.example:5000." in said
-    uploaded = api.parts.catalogue.resolve("clock")
+    assert "Configured registry.example:5000." in said
+    assert "mine: signed, index version 1, 1 backends." in said
+    assert "sha256 from the signed index of the gallery mine, version 1; signatures by 1 of the keys" in said
+    uploaded = api.deps.catalogue.resolve("clock")
     assert uploaded is not None
     assert uploaded.sha256 == entry["sha256"]
     await run(api, tmp_path, f"mkdir live && tar --extract --file {archive.name} --directory live")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from contracts.messages import Heartbeat, StopWhy
-from tests.api.node import ObedientDesk, on_the_bus
-from tests.api.station import REGISTRATION_TOKEN, Api, bearer, until
+from nodesmith.contracts.nats.messages import Heartbeat, StopWhy
+from tests.api.node import RecordingHandlers, on_the_bus
+from tests.api.station import REGISTRATION_TOKEN, Api, a_nats_key, bearer, until
 from tests.api.test_nodes import node_view
 
 AS_WORKER = bearer(REGISTRATION_TOKEN)
@@ -87,7 +87,7 @@ ROUTES: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("verb", "path"), ROUTES)
-async def test_nobody_acts_for_another_node(api: Api, verb: str, path: str) -> None:
+async def test_node_cannot_act_for_another_node(api: Api, verb: str, path: str) -> None:
     """H3, promise 7: not with another node's credential, not with the shared token, not with none."""
     mine, other, worker = await api.approved_node(), await api.approved_node(), await a_worker(api)
     before = [await node_view(api, each["id"]) for each in (other, worker)]
@@ -136,7 +136,7 @@ async def test_drain_resume_and_remove_answer_as_localai_does(api: Api) -> None:
     assert [each["reason"] for each in trail["entries"]][:3] == ["scrapped", "", "new disks"]
 
 
-async def test_what_shall_become_of_running_operations_is_said_in_known_words(api: Api) -> None:
+async def test_unknown_drain_policy_is_refused(api: Api) -> None:
     node = await api.approved_node()
     answer = await api.http.post(f"/api/nodes/{node['id']}/drain?operations=explode")
     assert (answer.status_code, answer.json()["field"]) == (400, "operations")
@@ -155,15 +155,15 @@ async def test_a_drained_node_takes_no_install_unless_on_purpose(api: Api) -> No
     assert taken.status_code == 202
 
 
-async def test_a_removed_agent_is_told_over_nats_and_at_registration(api: Api) -> None:
+async def test_removed_agent_is_notified_over_nats_and_at_registration(api: Api) -> None:
     """H8, H10."""
     node = await api.approved_node(boot_id="b1")
-    desk = ObedientDesk()
-    async with on_the_bus(node, desk):
+    handlers = RecordingHandlers()
+    async with on_the_bus(node, handlers):
         await api.http.delete(f"/api/nodes/{node['id']}")
-        await until(desk.heard, bool)
-    assert [order.why for order in desk.orders] == [StopWhy.REMOVED]
-    body = {"name": node["name"], "protocol": 2, "machine_id": "m1", "boot_id": "b1"}
+        await until(handlers.received, bool)
+    assert [order.why for order in handlers.orders] == [StopWhy.REMOVED]
+    body = {"name": node["name"], "protocol": 2, "machine_id": "m1", "boot_id": "b1", "nats_key": node["nats_key"]}
     answer = await api.http.post("/api/node/register", json=body, headers=bearer(node["api_token"]))
     assert (answer.status_code, answer.json()["code"]) == (410, "node_removed")
 
@@ -172,22 +172,22 @@ async def test_a_removed_localai_worker_that_heartbeats_over_http_is_stopped_ove
     """H8: it ignores the 404, so it is told where it listens."""
     node = await a_worker(api)
     await api.http.delete(f"/api/nodes/{node['id']}")
-    desk = ObedientDesk()
-    async with on_the_bus(node, desk):
+    handlers = RecordingHandlers()
+    async with on_the_bus(node, handlers):
         answer = await api.http.post(f"/api/node/{node['id']}/heartbeat", headers=AS_WORKER)
         assert answer.status_code == 404
-        await until(desk.heard, bool)
+        await until(handlers.received, bool)
 
 
-async def test_a_copy_of_a_running_agent_is_refused_with_what_to_do(api: Api) -> None:
+async def test_copy_of_a_running_agent_is_refused_with_a_remedy(api: Api) -> None:
     node = await api.approved_node(boot_id="first")
-    copy = {"name": node["name"], "protocol": 2, "machine_id": "m1", "boot_id": "copy"}
+    copy = {"name": node["name"], "protocol": 2, "machine_id": "m1", "boot_id": "copy", "nats_key": node["nats_key"]}
     async with on_the_bus(node, boot_id="first"):
         answer = await api.http.post("/api/node/register", json=copy, headers=bearer(node["api_token"]))
     assert (answer.status_code, answer.json()["code"]) == (409, "identity_in_use")
     assert "identity.json" in answer.json()["remedy"]
     assert (await node_view(api, node["id"]))["rival_seen_at"]
-    await api.parts.nodes.heartbeats([Heartbeat(node_id=node["id"], boot_id="first")], datetime.now(UTC))
+    await api.deps.nodes.heartbeats([Heartbeat(node_id=node["id"], boot_id="first")], datetime.now(UTC))
     after = await api.http.post("/api/node/register", json=copy, headers=bearer(node["api_token"]))
     assert after.status_code == 201
 
@@ -195,7 +195,7 @@ async def test_a_copy_of_a_running_agent_is_refused_with_what_to_do(api: Api) ->
 async def test_a_reset_credential_frees_the_name(api: Api) -> None:
     """R15."""
     node = await api.approved_node()
-    body = {"name": node["name"], "protocol": 2, "machine_id": "m2"}
+    body = {"name": node["name"], "protocol": 2, "machine_id": "m2", "nats_key": a_nats_key()}
     refused = await api.http.post("/api/node/register", json=body, headers=AS_WORKER)
     assert refused.status_code == 409
     assert f"nodes reset-credential {node['name']}" in refused.json()["detail"]
@@ -228,7 +228,7 @@ async def test_registration_with_bad_input_names_the_field_and_writes_nothing(
 ) -> None:
     """R1."""
     name = f"bad-{secrets.token_hex(4)}"
-    body = {"name": name, "protocol": 2, "machine_id": "m1", field: value}
+    body = {"name": name, "protocol": 2, "machine_id": "m1", "nats_key": a_nats_key(), field: value}
     answer = await api.http.post("/api/node/register", json=body, headers=AS_WORKER)
     assert (answer.status_code, answer.json()["field"]) == (400, field)
     assert (await api.http.get(f"/api/nodes/{name}")).status_code == 404

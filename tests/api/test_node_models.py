@@ -1,4 +1,4 @@
-"""Models and logs of a node over HTTP: the node's own word, LocalAI's shapes, and what is sent to the node."""
+"""Models and logs of a node over HTTP: the node's reports, LocalAI's shapes, and the requests to the node."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from contracts.messages import (
+from nodesmith.contracts.nats.messages import (
     Command,
     LogsQuestion,
     LogsReply,
@@ -18,18 +18,19 @@ from contracts.messages import (
     RunningModel,
     RunningModels,
 )
-from tests.api.node import Desk, on_the_bus
+from tests.api.node import NodeHandlers, on_the_bus
 from tests.api.station import Api, bearer, until
 
 
-class ModelsDesk(Desk):
-    """Two replicas of one model and one other; keeps what it was asked."""
+class ModelHandlers(NodeHandlers):
+    """Two replicas of one model and one other; records the requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ModelQuestion]] = []
         self.stopped: list[str] = []
         self.refusal = ""
         self.more = asyncio.Event()
+        self.waits = asyncio.Event()
 
     async def running(self) -> RunningModels:
         two = [RunningModel(model_id="llama", replica_index=n, address=f"127.0.0.1:5100{n}") for n in (0, 1)]
@@ -59,6 +60,7 @@ class ModelsDesk(Desk):
             return LogsReply(keys=keys, error="Nothing of nothing has run here.")
         if question.cursor is None:
             return LogsReply(keys=keys, key="echo#0", lines=["one", "two"][-question.lines :], cursor=8)
+        self.waits.set()
         await asyncio.wait_for(self.more.wait(), question.wait_s)
         return LogsReply(keys=keys, key="echo#0", lines=["three"], cursor=question.cursor + 6)
 
@@ -66,8 +68,8 @@ class ModelsDesk(Desk):
         self.stopped.append(command.backend)
 
 
-class ObstinateDesk(ModelsDesk):
-    """Has the model, frees nothing; what it is asked first decides how it fails."""
+class RefusingHandlers(ModelHandlers):
+    """Has the model and unloads nothing; fails on the first request."""
 
     def __init__(self, *, says_what_runs: bool = True) -> None:
         super().__init__()
@@ -78,8 +80,8 @@ class ObstinateDesk(ModelsDesk):
         return await super().running() if self._says_what_runs else RunningModels(error="The disk is gone.")
 
 
-class WorkingDesk(ModelsDesk):
-    """What is unloaded does not run any more."""
+class UnloadingHandlers(ModelHandlers):
+    """Models that were unloaded no longer run."""
 
     async def running(self) -> RunningModels:
         gone = {question.address for what, question in self.asked if what == "unload"}
@@ -92,14 +94,14 @@ async def node(api: Api) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def desk(node: dict[str, Any]) -> AsyncIterator[ModelsDesk]:
-    desk = ModelsDesk()
-    async with on_the_bus(node, desk):
-        yield desk
+async def handlers(node: dict[str, Any]) -> AsyncIterator[ModelHandlers]:
+    handlers = ModelHandlers()
+    async with on_the_bus(node, handlers):
+        yield handlers
 
 
-@pytest.mark.usefixtures("desk")
-async def test_models_are_what_the_node_says_runs_in_localais_words(api: Api, node: dict[str, Any]) -> None:
+@pytest.mark.usefixtures("handlers")
+async def test_models_are_reported_by_the_node_in_localais_format(api: Api, node: dict[str, Any]) -> None:
     models = (await api.http.get(f"/api/nodes/{node['name']}/models")).json()
     echo = next(each for each in models if each["model_name"] == "echo")
     said_at = datetime.fromisoformat(echo.pop("updated_at"))
@@ -121,7 +123,7 @@ async def test_models_are_what_the_node_says_runs_in_localais_words(api: Api, no
     assert [each["id"] for each in itself.json()] == [each["id"] for each in models]
 
 
-@pytest.mark.usefixtures("desk")
+@pytest.mark.usefixtures("handlers")
 async def test_models_of_all_healthy_nodes_are_one_list(api: Api, node: dict[str, Any]) -> None:
     beat = f"/api/node/{node['id']}/heartbeat"
     silent = await api.approved_node()
@@ -132,16 +134,18 @@ async def test_models_of_all_healthy_nodes_are_one_list(api: Api, node: dict[str
     assert {each["node_id"] for each in found.json()} == {node["id"]}, "who does not answer is left out"
 
 
-async def test_every_replica_is_unloaded_by_its_own_address(api: Api, node: dict[str, Any], desk: ModelsDesk) -> None:
+async def test_every_replica_is_unloaded_by_its_own_address(
+    api: Api, node: dict[str, Any], handlers: ModelHandlers
+) -> None:
     path = f"/api/nodes/{node['id']}/models/unload"
     answer = await api.http.post(path, json={"model_name": "llama", "reason": "memory is short"})
     assert (answer.status_code, answer.json()) == (200, {"message": "model unloaded"})
-    assert [(what, question.address) for what, question in desk.asked] == [
+    assert [(what, question.address) for what, question in handlers.asked] == [
         ("unload", "127.0.0.1:51000"),
         ("unload", "127.0.0.1:51001"),
     ]
     again = await api.http.post(path, json={"model_name": "not running"})
-    assert (again.status_code, len(desk.asked)) == (200, 2)
+    assert (again.status_code, len(handlers.asked)) == (200, 2)
     entries = (await api.http.get("/api/audit", params={"action": "nodes.models.unload"})).json()["entries"]
     assert (entries[-1]["target"], entries[-1]["reason"]) == (node["name"], "memory is short")
     assert entries[-1]["after"] == {"model_name": "llama"}
@@ -153,11 +157,17 @@ async def test_a_model_is_unloaded_on_every_node_that_has_it_and_a_node_that_fai
     holder, worker, stubborn, broken, other, away = [
         await api.approved_node(**said) for said in ({}, {"protocol": 1, "address": "10.0.0.9:50051"}, {}, {}, {}, {})
     ]
-    emptied = WorkingDesk()
-    desks = [WorkingDesk(), emptied, ObstinateDesk(), ObstinateDesk(says_what_runs=False), Desk()]
+    emptied = UnloadingHandlers()
+    handlers_by_node = [
+        UnloadingHandlers(),
+        emptied,
+        RefusingHandlers(),
+        RefusingHandlers(says_what_runs=False),
+        NodeHandlers(),
+    ]
     async with AsyncExitStack() as links:
-        for node, desk in zip((holder, worker, stubborn, broken, other), desks, strict=True):
-            await links.enter_async_context(on_the_bus(node, desk))
+        for node, handlers in zip((holder, worker, stubborn, broken, other), handlers_by_node, strict=True):
+            await links.enter_async_context(on_the_bus(node, handlers))
         body = {"model_name": "llama", "reason": "memory is short"}
         answer = await api.http.post("/api/models/unload", json=body)
         assert answer.status_code == 200, answer.text
@@ -185,7 +195,7 @@ async def test_a_model_is_unloaded_on_every_node_that_has_it_and_a_node_that_fai
     assert entry["after"]["failed"] == [stubborn["name"]]
 
 
-@pytest.mark.usefixtures("desk")
+@pytest.mark.usefixtures("handlers")
 async def test_a_model_that_runs_nowhere_is_unloaded_already(api: Api, node: dict[str, Any]) -> None:
     """S42: no node is a success, and nobody is told anything."""
     answer = await api.http.post("/api/models/unload", json={"model_name": "nobody has it"})
@@ -196,7 +206,7 @@ async def test_a_model_that_runs_nowhere_is_unloaded_already(api: Api, node: dic
 
 
 async def test_one_process_is_stopped_where_the_node_says_it_is(
-    api: Api, node: dict[str, Any], desk: ModelsDesk
+    api: Api, node: dict[str, Any], handlers: ModelHandlers
 ) -> None:
     path = f"/api/nodes/{node['id']}/models/stop"
     answer = await api.http.post(path, json={"model_name": "llama", "replica_index": 1, "force": True})
@@ -205,26 +215,26 @@ async def test_one_process_is_stopped_where_the_node_says_it_is(
         "process_key": "llama#1",
         "was_running": True,
     }
-    ((_, question),) = desk.asked
+    ((_, question),) = handlers.asked
     assert (question.process_key, question.expected_address, question.force) == ("llama#1", "127.0.0.1:51001", True)
     gone = (await api.http.post(path, json={"model_name": "gone"})).json()
     assert (gone["was_running"], gone["message"]) == (False, f"gone#0 did not run on {node['name']}")
 
 
 async def test_a_model_is_unloaded_before_its_files_are_deleted(
-    api: Api, node: dict[str, Any], desk: ModelsDesk
+    api: Api, node: dict[str, Any], handlers: ModelHandlers
 ) -> None:
     answer = await api.http.post(f"/api/nodes/{node['id']}/models/delete", json={"model_name": "echo"})
     assert (answer.status_code, answer.json()) == (200, {"message": "model deleted from node"})
-    assert [what for what, _ in desk.asked] == ["unload", "delete"]
+    assert [what for what, _ in handlers.asked] == ["unload", "delete"]
 
 
 @pytest.mark.parametrize("order", ["unload", "stop", "delete"])
-async def test_what_the_node_refuses_is_told_in_its_words(
-    api: Api, node: dict[str, Any], desk: ModelsDesk, order: str
+async def test_node_refusal_is_reported_with_its_message(
+    api: Api, node: dict[str, Any], handlers: ModelHandlers, order: str
 ) -> None:
     """S44: a negative reply is an error."""
-    desk.refusal = "It does not end."
+    handlers.refusal = "It does not end."
     answer = await api.http.post(f"/api/nodes/{node['id']}/models/{order}", json={"model_name": "llama"})
     assert (answer.status_code, answer.json()["code"]) == (409, "node_cannot")
     assert answer.json()["detail"] == f"Node {node['name']}: It does not end."
@@ -234,12 +244,12 @@ async def test_what_the_node_refuses_is_told_in_its_words(
 @pytest.mark.parametrize(
     "path", ["nodes/{id}/models/unload", "nodes/{id}/models/stop", "nodes/{id}/models/delete", "models/unload"]
 )
-async def test_a_model_has_a_name(api: Api, node: dict[str, Any], path: str) -> None:
+async def test_model_name_is_required(api: Api, node: dict[str, Any], path: str) -> None:
     answer = await api.http.post(f"/api/{path.format(id=node['id'])}", json={"model_name": ""})
     assert (answer.status_code, answer.json()["field"]) == (400, "model_name")
 
 
-async def test_logs_are_read_from_the_end_and_followed(api: Api, node: dict[str, Any], desk: ModelsDesk) -> None:
+async def test_logs_are_read_from_the_end_and_followed(api: Api, node: dict[str, Any], handlers: ModelHandlers) -> None:
     path = f"/api/nodes/{node['id']}/backends/echo/logs"
     tail = (await api.http.get(path, params={"lines": 1})).json()
     assert tail == {
@@ -250,7 +260,7 @@ async def test_logs_are_read_from_the_end_and_followed(api: Api, node: dict[str,
         "keys": ["echo#0", "llama#0"],
     }
     following = asyncio.create_task(api.http.get(path, params={"cursor": 8, "wait_s": 20}))
-    desk.more.set()
+    handlers.more.set()
     came = (await following).json()
     assert (came["lines"], came["cursor"]) == (["three"], 14)
     unknown = await api.http.get(f"/api/nodes/{node['id']}/backends/nothing/logs")
@@ -258,7 +268,19 @@ async def test_logs_are_read_from_the_end_and_followed(api: Api, node: dict[str,
     assert node["name"] in unknown.json()["detail"]
 
 
-@pytest.mark.usefixtures("desk")
+async def test_logs_are_withheld_from_a_token_revoked_during_the_wait(
+    api: Api, node: dict[str, Any], handlers: ModelHandlers
+) -> None:
+    made = (await api.http.post("/api/tokens", json={"name": "follower", "role": "viewer"})).json()
+    path, query = f"/api/nodes/{node['id']}/backends/echo/logs", {"cursor": 10, "wait_s": 20}
+    following = asyncio.create_task(api.http.get(path, params=query, headers=bearer(made["token"])))
+    await asyncio.wait_for(handlers.waits.wait(), 20)
+    assert (await api.http.delete(f"/api/tokens/{made['id']}")).status_code == 200
+    handlers.more.set()
+    assert (await following).status_code == 401
+
+
+@pytest.mark.usefixtures("handlers")
 async def test_localais_log_routes_have_its_shapes(api: Api, node: dict[str, Any]) -> None:
     path = f"/api/nodes/{node['id']}/backend-logs"
     assert (await api.http.get(path)).json() == ["echo#0", "llama#0"]
@@ -279,12 +301,12 @@ async def test_a_node_that_is_away_is_named(api: Api) -> None:
 
 async def test_a_localai_worker_is_told_to_end_the_emptied_process_too(api: Api) -> None:
     worker = await api.approved_node(protocol=1, address="10.0.0.9:50051", http_address="10.0.0.9:50050")
-    desk = ModelsDesk()
-    async with on_the_bus(worker, desk):
+    handlers = ModelHandlers()
+    async with on_the_bus(worker, handlers):
         answer = await api.http.post(f"/api/nodes/{worker['id']}/models/unload", json={"model_name": "echo"})
         assert answer.status_code == 200, answer.text
-        await until(lambda: asyncio.sleep(0, desk.stopped), bool)
-        assert desk.stopped == ["echo"]
+        await until(lambda: asyncio.sleep(0, handlers.stopped), bool)
+        assert handlers.stopped == ["echo"]
         logs = await api.http.get(f"/api/nodes/{worker['id']}/backend-logs")
         assert (logs.status_code, logs.json()["code"]) == (409, "node_cannot")
         assert "10.0.0.9:50050" in logs.json()["detail"]

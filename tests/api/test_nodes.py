@@ -39,7 +39,7 @@ async def test_approved_node_gets_a_bus_credential_and_is_listed(api: Api, nats_
 
 async def test_node_renews_its_credential_with_the_one_it_has(api: Api) -> None:
     node = await api.approved_node()
-    body = {"name": node["name"], "protocol": 2, "machine_id": "m1"}
+    body = {"name": node["name"], "protocol": 2, "machine_id": "m1", "nats_key": node["nats_key"]}
     renewed = await api.http.post("/api/node/register", json=body, headers=bearer(node["api_token"]))
     assert renewed.status_code == 201
     assert renewed.json()["id"] == node["id"]
@@ -48,7 +48,7 @@ async def test_node_renews_its_credential_with_the_one_it_has(api: Api) -> None:
 
 async def test_another_machine_with_that_name_is_refused(api: Api) -> None:
     node = await api.register(machine_id="m1")
-    body = {"name": node["name"], "protocol": 2, "machine_id": "m2"}
+    body = {"name": node["name"], "protocol": 2, "machine_id": "m2", "nats_key": node["nats_key"]}
     answer = await api.http.post("/api/node/register", json=body, headers=bearer(REGISTRATION_TOKEN))
     assert answer.status_code == 409
     assert answer.json()["code"] == "name_taken"
@@ -93,7 +93,7 @@ async def test_backends_of_a_node_are_what_the_node_says(api: Api) -> None:
     assert [(each["name"], each["version"], each["digest"]) for each in answer.json()] == [("echo", "2", "ab")]
 
 
-async def test_node_that_nobody_hears_is_marked_until_it_answers(api: Api) -> None:
+async def test_unreachable_node_is_marked_until_it_answers(api: Api) -> None:
     node = await api.approved_node()
     answer = await api.http.get(f"/api/nodes/{node['id']}/backends")
     assert answer.status_code == 503

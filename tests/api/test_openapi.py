@@ -1,10 +1,10 @@
-"""The OpenAPI description is complete, and the API keeps to it whatever it is sent."""
+"""The OpenAPI schema is complete, and the API conforms to it for any input."""
 
 import asyncio
 import sys
 from pathlib import Path
 
-from api.app import create_app
+from nodesmith.api.app import create_app
 from tests.api.node import on_the_bus
 from tests.api.station import ADMIN_TOKEN, Api
 
@@ -19,7 +19,7 @@ ANSWERS_WITH_500 = (
 
 
 def test_every_route_declares_what_it_may_answer(api: Api) -> None:
-    schema = create_app(api.parts).openapi()
+    schema = create_app(api.deps).openapi()
     assert len(schema["paths"]) >= 17
     for path, verbs in schema["paths"].items():
         for verb, operation in verbs.items():
@@ -32,8 +32,14 @@ def test_every_route_declares_what_it_may_answer(api: Api) -> None:
                 assert operation["responses"]["401"]["content"].keys() == {"application/problem+json"}, where
 
 
+def test_every_post_declares_what_its_key_may_be_refused_with(api: Api) -> None:
+    for path, verbs in create_app(api.deps).openapi()["paths"].items():
+        if "post" in verbs and not path.startswith("/api/node/"):
+            assert verbs["post"]["responses"].keys() >= {"400", "409"}, path
+
+
 def test_every_change_takes_a_reason(api: Api) -> None:
-    for path, verbs in create_app(api.parts).openapi()["paths"].items():
+    for path, verbs in create_app(api.deps).openapi()["paths"].items():
         for verb, operation in verbs.items():
             taken = [parameter["name"] for parameter in operation.get("parameters", [])].count("reason")
             assert taken == (verb != "get" and not path.startswith("/api/node/")), f"{verb} {path}"

@@ -1,4 +1,4 @@
-"""History, pending work, and orders by filter, over HTTP; LocalAI's job status and its synchronous removals."""
+"""History, pending work and bulk orders over HTTP; LocalAI's job status and synchronous removals."""
 
 import asyncio
 import dataclasses
@@ -8,12 +8,21 @@ from typing import Any
 
 import pytest
 
-from contracts.batches import BatchInput, BatchState, CloseBatch, Member, Target, Verdict, member_op_id
-from contracts.messages import Command, Heartbeat, Progress
-from domain.operation import ENDED, Kind, Phase, Reason, State
-from store.clock import utc_now
-from tests.api.node import Desk, on_the_bus
+from nodesmith.contracts.nats.messages import Command, Heartbeat, Progress
+from nodesmith.contracts.temporal.batches import (
+    BatchInput,
+    BatchMember,
+    BatchState,
+    CloseBatch,
+    MemberVerdict,
+    Target,
+    member_op_id,
+)
+from nodesmith.domain.operation import ENDED, Kind, Phase, Reason, State
+from nodesmith.store.clock import utc_now
+from tests.api.node import NodeHandlers, on_the_bus
 from tests.api.station import Api, served, until
+from tests.deadlines import HANGS_S
 from tests.store.clock import NOON
 from tests.store.transitions import a_request, transition
 
@@ -27,7 +36,7 @@ async def recorded(api: Api, state: State, *, kind: Kind = Kind.INSTALL, **facts
     request = request.model_copy(update={"wanted": request.wanted.model_copy(update={"kind": kind})})
     moment = next(_at)
     ended_at = NOON + timedelta(seconds=moment) if state in ENDED else None
-    await api.parts.operations.record(transition(request, state, at=moment, ended_at=ended_at, **told))
+    await api.deps.operations.record(transition(request, state, at=moment, ended_at=ended_at, **told))
     return request.op_id
 
 
@@ -69,10 +78,10 @@ async def test_history_is_the_same_on_every_replica_page_by_page(api: Api, repli
 async def test_what_ends_leaves_the_list_of_every_replica_and_is_in_the_history_of_each(api: Api, replica: Api) -> None:
     """S16, H43: no copy to go stale, though both have looked before."""
     both, request = (api, replica), a_request(node_id="h4")
-    await api.parts.operations.record(transition(request, State.RUNNING, at=1))
+    await api.deps.operations.record(transition(request, State.RUNNING, at=1))
     assert [await live(each, "h4") for each in both] == [[request.op_id]] * 2
     assert [(await history(each, node="h4"))["operations"] for each in both] == [[], []]
-    await api.parts.operations.record(transition(request, State.SUCCEEDED, at=2, seq=2, ended_at=NOON))
+    await api.deps.operations.record(transition(request, State.SUCCEEDED, at=2, seq=2, ended_at=NOON))
     assert [await live(each, "h4") for each in both] == [[], []]
     told = [(await history(each, node="h4"))["operations"] for each in both]
     assert [[entry["jobID"] for entry in each] for each in told] == [[request.op_id]] * 2
@@ -92,7 +101,7 @@ async def live(api: Api, node: str) -> list[str]:
         ({"until": "yesterday"}, "until"),
     ],
 )
-async def test_history_says_which_question_is_wrong(api: Api, query: dict[str, Any], field: str) -> None:
+async def test_history_names_the_invalid_filter(api: Api, query: dict[str, Any], field: str) -> None:
     answer = await api.http.get("/api/operations/history", params=query)
     assert (answer.status_code, answer.json()["field"]) == (400, field)
 
@@ -121,7 +130,7 @@ async def test_pending_work_is_listed_per_node_and_per_backend(api: Api) -> None
     assert pending["total"] == sum(work["total"] for work in pending["nodes"])
 
 
-async def test_many_are_cancelled_by_filter_after_a_look(api: Api) -> None:
+async def test_many_are_cancelled_by_filter_after_a_preview(api: Api) -> None:
     node = await api.approved_node()
     jobs = set()
     for version in ("1", "2"):
@@ -201,7 +210,7 @@ async def test_status_of_a_running_operation_is_localais(api: Api) -> None:
     """S58: the node's own line goes with it."""
     op_id = await recorded(api, State.RUNNING, node_id="s1")
     tick = Progress(op_id=op_id, phase=Phase.DOWNLOADING, bytes_done=5, bytes_total=10, percentage=50)
-    await api.parts.operations.write_gauges([tick])
+    await api.deps.operations.write_gauges([tick])
     assert await op_status(api, op_id) == {
         "deletion": False,
         "file_name": "",
@@ -249,7 +258,7 @@ async def test_status_of_a_batch_names_the_nodes_that_failed_and_no_others(api: 
     """S52, S53, S54: queued is no failure, still installing no success; only hard failures make the error."""
     batch_id, wanted = f"b-{secrets.token_hex(4)}", a_request().wanted
     targets = tuple(Target(node_id=name, node_name=name) for name in ("n1", "n2", "n3", "n4", "n5"))
-    await api.parts.batches.open(BatchInput(batch_id=batch_id, wanted=wanted, targets=targets, created_at=NOON))
+    await api.deps.batches.open(BatchInput(batch_id=batch_id, wanted=wanted, targets=targets, created_at=NOON))
     states = {"n1": State.FAILED, "n2": State.SUCCEEDED, "n3": State.WAITING, "n5": State.STILL_INSTALLING}
     for node, state in states.items():
         op_id = member_op_id(batch_id, node)
@@ -259,8 +268,10 @@ async def test_status_of_a_batch_names_the_nodes_that_failed_and_no_others(api: 
     assert (running["processed"], "error" in running) == (False, False)
     shown = [node["status"] for node in running["nodes"]]
     assert shown == ["error", "success", "queued", "queued", "running_on_worker"]
-    lost = Member(node_id="n4", node_name="n4", verdict=Verdict.NOT_STARTED, detail="batch stopped after 1 failures")
-    await api.parts.batches.close(CloseBatch(batch_id=batch_id, state=BatchState.STOPPED, at=NOON, members=(lost,)))
+    lost = BatchMember(
+        node_id="n4", node_name="n4", verdict=MemberVerdict.NOT_STARTED, detail="batch stopped after 1 failures"
+    )
+    await api.deps.batches.close(CloseBatch(batch_id=batch_id, state=BatchState.STOPPED, at=NOON, members=(lost,)))
     ended = await op_status(api, batch_id)
     assert ended["error"] == "n1: failed: not enough disk space on the node; n4: batch stopped after 1 failures"
     assert (ended["processed"], ended["cancellable"], ended["progress"] < 100) == (True, False, True)
@@ -288,10 +299,10 @@ async def test_the_id_of_a_batch_is_a_job_id_to_cancel_and_to_dismiss(api: Api) 
 # removals that are waited for, and stop -----------------------------------------------------------------------
 
 
-async def test_a_removal_that_takes_longer_than_anybody_waits_goes_on_and_says_so(api: Api) -> None:
+async def test_removal_that_outlasts_the_wait_continues_with_a_504(api: Api) -> None:
     """H28, promise 4: the answer is neither a success nor a failure, and names the operation."""
     node = await api.approved_node()
-    async with served(dataclasses.replace(api.parts, patience_s=0.2)) as hasty:
+    async with served(dataclasses.replace(api.deps, patience_s=0.2)) as hasty:
         answer = await hasty.http.post(f"/api/nodes/{node['id']}/backends/delete", json={"backend": "echo"})
     assert answer.status_code == 504
     [entry] = (await api.http.get(f"/api/operations?node={node['id']}")).json()["operations"]
@@ -306,10 +317,10 @@ async def test_a_removal_that_did_not_happen_is_a_500_that_says_why(api: Api, st
     path = f"/api/nodes/{node['id']}/backends/delete"
     asking = asyncio.create_task(api.http.post(path, json={"backend": "echo"}))
     [op_id] = await until(lambda: open_on(api, node["id"]), bool)
-    request = await api.parts.operations.request(op_id)
+    request = await api.deps.operations.request(op_id)
     assert request is not None
     said = transition(request, state, reason=Reason.NODE_ERROR, detail="the disk is read-only", ended_at=NOON)
-    await api.parts.operations.record(said)
+    await api.deps.operations.record(said)
     answer = await asking
     assert (answer.status_code, answer.headers["content-type"]) == (500, "application/problem+json")
     problem = answer.json()
@@ -331,7 +342,7 @@ async def test_a_removal_needs_a_name_and_a_node(api: Api) -> None:
     assert (await api.http.post("/api/nodes/nobody/backends/delete", json={"backend": "echo"})).status_code == 404
 
 
-class StoppingDesk(Desk):
+class StopHandlers(NodeHandlers):
     """Hears what it is told to stop."""
 
     def __init__(self) -> None:
@@ -344,20 +355,20 @@ class StoppingDesk(Desk):
 async def test_stop_goes_straight_to_the_node_and_is_audited(api: Api) -> None:
     """S43: fire and forget; the node stays registered, and the audit trail knows who did it."""
     node = await api.approved_node()
-    await api.parts.nodes.heartbeats([Heartbeat(node_id=node["id"])], utc_now())
-    desk = StoppingDesk()
-    async with on_the_bus(node, desk):
+    await api.deps.nodes.heartbeats([Heartbeat(node_id=node["id"])], utc_now())
+    handlers = StopHandlers()
+    async with on_the_bus(node, handlers):
         body = {"backend": "echo", "force": True, "reason": "it burns"}
         answer = await api.http.post(f"/api/nodes/{node['name']}/backends/stop", json=body)
         assert answer.status_code == 202, answer.text
-        told = await asyncio.wait_for(desk.stopped.get(), 10)
+        told = await asyncio.wait_for(handlers.stopped.get(), HANGS_S)
     assert (told.backend, told.force) == ("echo", True)
     [entry] = (await api.http.get(f"/api/audit?target={node['name']}")).json()["entries"][:1]
     assert (entry["action"], entry["reason"]) == ("nodes.backends.stop", "it burns")
     assert (await api.http.get(f"/api/operations?node={node['id']}&all=true")).json()["operations"] == []
 
 
-async def test_stop_says_when_nobody_can_hear_it(api: Api) -> None:
+async def test_stop_fails_when_the_node_is_unreachable(api: Api) -> None:
     pending, agent = await api.register(), await api.approved_node(node_type="agent")
     assert (await api.http.post(f"/api/nodes/{pending['id']}/backends/stop", json={})).status_code == 503
     assert (await api.http.post(f"/api/nodes/{agent['id']}/backends/stop", json={})).status_code == 409

@@ -1,13 +1,13 @@
-"""Operations over HTTP, in LocalAI's words and in ours."""
+"""Operations over HTTP, in LocalAI's format and in ours."""
 
 import secrets
 from typing import Any
 
 import pytest
 
-from contracts.messages import Installed, Outcome, Progress, Result
-from contracts.operation_http import OperationView
-from domain.operation import Phase, Reason, State
+from nodesmith.contracts.http.operations import OperationView
+from nodesmith.contracts.nats.messages import Installed, Outcome, Progress, Result
+from nodesmith.domain.operation import Phase, Reason, State
 from tests.api.station import Api
 from tests.store.transitions import a_request, transition
 
@@ -15,7 +15,7 @@ from tests.store.transitions import a_request, transition
 async def recorded(api: Api, state: State, **facts: Any) -> str:
     """An operation as the workflow would have left it."""
     request = a_request(node_id=facts.pop("node_id", f"n-{secrets.token_hex(4)}"))
-    await api.parts.operations.record(transition(request, state, **facts))
+    await api.deps.operations.record(transition(request, state, **facts))
     return request.op_id
 
 
@@ -23,7 +23,7 @@ async def test_live_list_reads_as_localais_and_as_ours(api: Api) -> None:
     """S6, S59: every operation here has a node, in a field of its own."""
     op_id = await recorded(api, State.RUNNING, node_id="list-1")
     tick = Progress(op_id=op_id, phase=Phase.DOWNLOADING, bytes_done=425, bytes_total=1000, percentage=42.5, rate=9)
-    await api.parts.operations.write_gauges([tick])
+    await api.deps.operations.write_gauges([tick])
     [entry] = (await api.http.get("/api/operations?node=list-1")).json()["operations"]
     theirs = {
         "id": "echo",
@@ -49,7 +49,7 @@ async def test_live_list_reads_as_localais_and_as_ours(api: Api) -> None:
     assert (ours.state, ours.progress.percentage, ours.progress.bytes_done) == (State.RUNNING, 42.5, 425)
 
 
-async def test_live_list_keeps_failures_until_dismissed_and_drops_what_went_well(api: Api) -> None:
+async def test_live_list_keeps_failures_until_dismissed_and_drops_successes(api: Api) -> None:
     failed = await recorded(api, State.FAILED, node_id="keep", reason=Reason.NO_DISK)
     await recorded(api, State.SUCCEEDED, node_id="keep")
     await recorded(api, State.CANCELLED, node_id="keep")
@@ -76,7 +76,7 @@ async def test_list_is_ordered_by_progress_then_name(api: Api) -> None:
     """S59."""
     for done in (70, 10, 40):
         op_id = await recorded(api, State.RUNNING, node_id="order")
-        await api.parts.operations.write_gauges([Progress(op_id=op_id, percentage=done)])
+        await api.deps.operations.write_gauges([Progress(op_id=op_id, percentage=done)])
     listed = (await api.http.get("/api/operations?node=order")).json()["operations"]
     assert [entry["progress"] for entry in listed] == [10, 40, 70]
 
@@ -89,7 +89,7 @@ async def test_list_is_ordered_by_progress_then_name(api: Api) -> None:
         (State.SUCCEEDED, None, {"processed": True, "completed": True, "progress": 100, "message": "completed"}),
         (State.CANCELLED, Reason.REQUESTED, {"processed": True, "message": "cancelled: cancelled by request"}),
         (State.FAILED, Reason.NO_DISK, {"processed": True, "error": "failed: not enough disk space on the node"}),
-        (State.EXPIRED, Reason.NODE_NEVER_CAME, {"error": "expired: the node did not come in time"}),
+        (State.EXPIRED, Reason.NODE_NEVER_CAME, {"error": "expired: the node did not connect in time"}),
         (State.DEAD_LETTER, Reason.ATTEMPTS_EXHAUSTED, {"error": "gave up: all attempts failed"}),
     ],
 )
@@ -105,7 +105,7 @@ async def test_job_status_is_localais(
     assert ("completed" in status) == ("completed" in expected)
 
 
-async def test_job_that_nobody_knows_reads_as_queued(api: Api) -> None:
+async def test_unknown_job_is_reported_as_queued(api: Api) -> None:
     answer = await api.http.get("/api/backends/job/nobody")
     assert answer.status_code == 200
     assert answer.json() == {
@@ -118,10 +118,10 @@ async def test_job_that_nobody_knows_reads_as_queued(api: Api) -> None:
     }
 
 
-async def test_detail_tells_the_whole_story(api: Api) -> None:
+async def test_operation_detail_has_the_whole_timeline(api: Api) -> None:
     request = a_request()
     outcome = Outcome(op_id=request.op_id, result=Result.SUCCEEDED, changed=True, after=Installed(version="2"))
-    await api.parts.operations.record(
+    await api.deps.operations.record(
         transition(request, State.WAITING, seq=1, reason=Reason.NODE_AWAY),
         transition(request, State.RUNNING, seq=2, attempt=1),
         transition(request, State.SUCCEEDED, seq=3, attempt=1, outcome=outcome),

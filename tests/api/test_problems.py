@@ -1,4 +1,4 @@
-"""Every way to fail is a problem that says what to do, in the shape that path's old clients read."""
+"""Every failure is a problem with a remedy, in the shape that LocalAI's clients of the path expect."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from api.problems import STATUS
-from contracts.words import ERRORS
-from domain.errors import NodesmithError
-from store.database import Database
-from store.galleries import UploadTable
+from nodesmith.api.problems import STATUS
+from nodesmith.contracts.words import ERRORS
+from nodesmith.domain.errors import NodesmithError
+from nodesmith.store.catalogue.galleries import UploadTable
+from nodesmith.store.database import Database
 from tests.api.station import REGISTRATION_TOKEN, Api, bearer, served
 
 
@@ -21,7 +21,7 @@ def errors_below(kind: type[NodesmithError]) -> Iterator[type[NodesmithError]]:
 
 
 def test_every_domain_error_has_a_status_and_words() -> None:
-    known = [error for error in errors_below(NodesmithError) if error.__module__ == "domain.errors"]
+    known = [error for error in errors_below(NodesmithError) if error.__module__ == "nodesmith.domain.errors"]
     assert set(known) == set(STATUS)
     assert {error.code for error in known} <= set(ERRORS)
 
@@ -69,7 +69,7 @@ async def test_text_that_cannot_be_looked_up_is_the_callers_fault(api: Api) -> N
     problem(await api.http.get("/api/operations/a%00b"), 400)
 
 
-async def test_old_clients_find_error_in_their_shape(api: Api) -> None:
+async def test_localai_clients_find_error_in_their_shape(api: Api) -> None:
     node = problem(await api.http.get("/api/nodes/nobody"), 404)
     assert node["error"] == {"code": 404, "message": "There is no node nobody.", "type": "node_error"}
     operation = problem(await api.http.post("/api/operations/nobody/cancel"), 404)
@@ -98,10 +98,10 @@ class BrokenUploads(UploadTable):
         raise RuntimeError("a defect, with a secret in its message")
 
 
-async def test_defect_is_a_problem_that_tells_nothing_but_where_to_look(api: Api) -> None:
-    gallery = replace(api.parts.gallery, upload_table=BrokenUploads(Database("postgresql://nobody@127.0.0.1:1/none")))
-    async with served(replace(api.parts, gallery=gallery)) as broken:
+async def test_defect_is_a_problem_that_refers_to_the_log(api: Api) -> None:
+    gallery = replace(api.deps.gallery, upload_table=BrokenUploads(Database("postgresql://nobody@127.0.0.1:1/none")))
+    async with served(replace(api.deps, gallery=gallery)) as broken:
         body = problem(await broken.http.get("/api/uploads"), 500)
-    assert body["detail"] == "Something went wrong in Nodesmith."
-    assert body["remedy"] == "Look into the logs of the api process."
+    assert body["detail"] == "An unexpected error occurred in Nodesmith."
+    assert body["remedy"] == "See the logs of the api process."
     assert "secret" not in str(body)

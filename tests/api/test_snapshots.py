@@ -1,4 +1,4 @@
-"""One answer, one snapshot: a change that is committed while an answer is read is in all of it or in none of it."""
+"""One response, one snapshot: a change committed during a read is in all of the response or in none of it."""
 
 import secrets
 from collections import Counter
@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from contracts.batches import BatchInput, BatchState, CloseBatch, Target, member_op_id
-from contracts.messages import Installed, Progress
-from contracts.temporal import OperationRequest
-from domain.operation import State
-from store.batches import Batches
-from store.database import Database
-from store.inventory import InventoryTable
-from store.operations import OperationTable
+from nodesmith.contracts.nats.messages import Installed, Progress
+from nodesmith.contracts.temporal.batches import BatchInput, BatchState, CloseBatch, Target, member_op_id
+from nodesmith.contracts.temporal.operations import OperationRequest
+from nodesmith.domain.operation import State
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.inventory import InventoryTable
+from nodesmith.store.operations.batches import Batches
+from nodesmith.store.operations.operations import OperationTable
 from tests.api.sse import reading
 from tests.api.station import Api
 from tests.databases import opened
@@ -47,7 +47,7 @@ async def writer(database_url: str) -> AsyncIterator[Writer]:
 
 
 def database_of(api: Api) -> Database:
-    return api.parts.operations._database
+    return api.deps.operations._database
 
 
 async def answer_while(api: Api, path: str, query: str, change: Callable[[], Awaitable[None]]) -> Any:
@@ -58,7 +58,7 @@ async def answer_while(api: Api, path: str, query: str, change: Callable[[], Awa
     return answer.json()
 
 
-async def test_reader_of_an_operation_hears_of_an_end_recorded_while_it_was_read(api: Api, writer: Writer) -> None:
+async def test_end_recorded_during_a_read_of_the_operation_reaches_the_stream(api: Api, writer: Writer) -> None:
     request = a_request()
     await writer.begin(request)
     path = f"/api/operations/{request.op_id}"
@@ -69,9 +69,7 @@ async def test_reader_of_an_operation_hears_of_an_end_recorded_while_it_was_read
 
 
 @pytest.mark.parametrize("query", ["FROM operations", "max(operation_events.id)"])
-async def test_reader_of_the_list_hears_of_an_end_recorded_while_it_was_read(
-    api: Api, writer: Writer, query: str
-) -> None:
+async def test_end_recorded_during_a_read_of_the_list_reaches_the_stream(api: Api, writer: Writer, query: str) -> None:
     request = a_request(node_id=f"n-{secrets.token_hex(4)}")
     await writer.begin(request)
     path = f"/api/operations?node={request.node_id}"
@@ -81,7 +79,7 @@ async def test_reader_of_the_list_hears_of_an_end_recorded_while_it_was_read(
         assert (await reader.next()).data["state"] == "succeeded"
 
 
-async def test_empty_list_has_a_place_to_go_on_from_too(api: Api, writer: Writer) -> None:
+async def test_empty_list_has_a_last_event_id(api: Api, writer: Writer) -> None:
     request = a_request(node_id=f"n-{secrets.token_hex(4)}")
     listed = (await api.http.get(f"/api/operations?node={request.node_id}")).json()
     await writer.begin(request)
@@ -135,7 +133,7 @@ async def test_job_status_of_a_batch_fits_the_status_of_its_nodes(api: Api, roll
     assert [node["status"] for node in status["nodes"]] == ["downloading"]
 
 
-async def test_inventory_is_as_old_as_it_says(api: Api, writer: Writer) -> None:
+async def test_inventory_and_its_time_are_read_together(api: Api, writer: Writer) -> None:
     node = await api.register()
     await writer.inventory.replace(node["id"], [Installed(name="echo", version="1")], asked_at=NOON, boot_id="")
 
@@ -169,7 +167,7 @@ async def test_ticks_of_a_member_that_begins_while_the_stream_is_opened_reach_it
     with changed_after(database_of(api), "FROM operations", lambda: writer.begin(request)):
         async with reading(api, batch_id=request.batch_id) as reader:
             assert (await reader.next()).data["op_id"] == request.op_id
-            api.parts.events.tick(Progress(op_id=request.op_id, percentage=1))
+            api.deps.events.tick(Progress(op_id=request.op_id, percentage=1))
             assert (await reader.next()).kind == "progress"
 
 

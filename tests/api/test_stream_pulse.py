@@ -1,4 +1,4 @@
-"""The keep-alive of a stream comes on time, whatever else happens, and the credential is checked with it."""
+"""The keep-alive of a stream is always on time, and the credential is checked with it."""
 
 import asyncio
 import contextlib
@@ -11,11 +11,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from api.auth import SESSION_COOKIE
-from api.stream import KEEP_ALIVE_S, EventHub
-from contracts.messages import Progress
-from domain.operation import State
-from store.events import EventFeed
+from nodesmith.api.auth import SESSION_COOKIE
+from nodesmith.api.stream import KEEP_ALIVE_S, EventHub
+from nodesmith.contracts.nats.messages import Progress
+from nodesmith.domain.operation import State
+from nodesmith.store.operations.events import EventFeed
 from tests.api.sse import reading
 from tests.api.station import Api, bearer, served
 from tests.databases import opened
@@ -26,7 +26,7 @@ from tests.store.transitions import a_request, transition
 async def with_keep_alive(api: Api, database_url: str, seconds: float) -> AsyncIterator[Api]:
     async with opened(database_url) as database:
         hub = EventHub(EventFeed(database), keep_alive_s=seconds)
-        async with served(replace(api.parts, events=hub)) as quick:
+        async with served(replace(api.deps, events=hub)) as quick:
             yield quick
 
 
@@ -45,12 +45,12 @@ async def change_others_without_end(api: Api) -> None:
     request, number = a_request(), 0
     while True:
         number += 1
-        await api.parts.operations.record(transition(request, State.RUNNING, at=number, seq=number))
+        await api.deps.operations.record(transition(request, State.RUNNING, at=number, seq=number))
 
 
 async def tick_without_end(api: Api, op_id: str) -> None:
     while True:
-        api.parts.events.tick(Progress(op_id=op_id, percentage=1))
+        api.deps.events.tick(Progress(op_id=op_id, percentage=1))
         await asyncio.sleep(0.001)
 
 
@@ -133,4 +133,30 @@ async def test_revoked_token_ends_a_stream_that_is_never_idle(api: Api, database
     ):
         await reader.comment()
         assert (await api.http.delete(f"/api/tokens/{guest.token_id}")).status_code == 200
+        await reader.end()
+
+
+async def test_browser_that_signs_out_ends_its_streams(api: Api, database_url: str, guest: Guest) -> None:
+    async with (
+        with_keep_alive(api, database_url, 0.05) as quick,
+        signed_in(quick, guest) as theirs,
+        reading(theirs) as reader,
+        signed_in(quick, guest) as elsewhere,
+        reading(elsewhere) as other,
+    ):
+        await reader.comment()
+        left = await theirs.http.post("/api/sign-out", headers={"Origin": quick.url})
+        assert left.status_code == 200, left.text
+        await reader.end()
+        assert await other.comment() == ": still here"
+
+
+async def test_session_that_an_admin_ends_ends_its_streams(api: Api, database_url: str, guest: Guest) -> None:
+    async with (
+        with_keep_alive(api, database_url, 0.05) as quick,
+        signed_in(quick, guest) as theirs,
+        reading(theirs) as reader,
+    ):
+        (session,) = (await theirs.http.get("/api/sessions")).json()
+        assert (await api.http.delete(f"/api/sessions/{session['id']}")).status_code == 200
         await reader.end()

@@ -1,15 +1,15 @@
-"""What the API itself waits for, and what it tells a run to wait for."""
+"""How long the API waits, and the limits that it passes to a run."""
 
-from contracts.temporal import OperationInput, operation_workflow_id
-from runtime.settings import ControlSettings
-from runtime.temporal import connect
+from nodesmith.contracts.temporal.operations import OperationInput, operation_workflow_id
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.runtime.temporal import connect
 from tests.api.station import Api
 from tests.contracts.test_defaults import POLICY
 
 
 async def test_removal_is_waited_for_two_minutes(api: Api) -> None:
     """H28: LocalAI's synchronous routes answer within that time, and the removal goes on."""
-    assert api.parts.patience_s == 120
+    assert api.deps.patience_s == 120
 
 
 async def test_accepted_install_carries_the_pinned_policy_to_its_run(api: Api, settings: ControlSettings) -> None:

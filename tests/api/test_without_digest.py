@@ -1,4 +1,4 @@
-"""`NODESMITH_URI_WITHOUT_DIGEST`: an archive that nobody vouches for, where the operator wants it so."""
+"""`NODESMITH_URI_WITHOUT_DIGEST`: an archive without a digest, where the operator allows it."""
 
 from pathlib import Path
 
@@ -8,10 +8,16 @@ from tests.api.station import composed, ready, settings_for
 from tests.servers import NatsForTests
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One home for one database: an API with other keys would not start on it."""
+    return tmp_path_factory.mktemp("home")
+
+
 @pytest.mark.parametrize(("setting", "status"), [("", 400), ("true", 202)], ids=["by default", "when it is set"])
 async def test_an_archive_by_uri_without_its_digest(
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    home: Path,
     database_url: str,
     nats_server: NatsForTests,
     temporal_address: str,
@@ -22,7 +28,7 @@ async def test_an_archive_by_uri_without_its_digest(
     if setting:
         monkeypatch.setenv("NODESMITH_URI_WITHOUT_DIGEST", setting)
     settings = settings_for(
-        tmp_path,
+        home,
         database_url=database_url,
         nats_url=nats_server.url,
         account_seed=nats_server.trust.account_seed,

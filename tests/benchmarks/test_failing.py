@@ -1,4 +1,4 @@
-"""A benchmark that cannot go on says why, ends with an error, and leaves nothing running."""
+"""A failing benchmark reports the reason, exits with an error, and leaves no process running."""
 
 import os
 import signal
@@ -19,29 +19,29 @@ HANGS_S = 200
 
 
 def begin(folder: Path, **environment: str) -> "subprocess.Popen[str]":
-    """In a folder of our own, so that what it leaves is known by it."""
+    """Start the benchmark in a separate temporary folder, by which leftover processes are identified."""
     whole = {**os.environ, **environment, "TMPDIR": str(folder)}
     return subprocess.Popen(ADMISSION, env=whole, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def left_in(folder: Path) -> list[int]:
-    return [process.pid for process in psutil.process_iter() if str(folder) in " ".join(words_of(process))]
+def processes_in(folder: Path) -> list[int]:
+    return [process.pid for process in psutil.process_iter() if str(folder) in " ".join(command_line(process))]
 
 
-def words_of(process: psutil.Process) -> list[str]:
+def command_line(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return []
 
 
-def test_benchmark_whose_request_is_refused_ends_with_the_reason(tmp_path: Path) -> None:
+def test_benchmark_with_a_refused_request_reports_the_reason(tmp_path: Path) -> None:
     with begin(tmp_path, NODESMITH_URI_SCHEMES='["file"]') as benchmark:
-        said, complaint = benchmark.communicate(timeout=HANGS_S)
-    assert benchmark.returncode == 1, said
-    assert "400" in complaint
-    assert "Traceback" not in complaint
-    assert left_in(tmp_path) == []
+        output, errors = benchmark.communicate(timeout=HANGS_S)
+    assert benchmark.returncode == 1, output
+    assert "400" in errors
+    assert "Traceback" not in errors
+    assert processes_in(tmp_path) == []
 
 
 def test_benchmark_that_is_terminated_stops_its_servers(tmp_path: Path) -> None:
@@ -50,4 +50,4 @@ def test_benchmark_that_is_terminated_stops_its_servers(tmp_path: Path) -> None:
         benchmark.send_signal(signal.SIGTERM)
         benchmark.communicate(timeout=HANGS_S)
     assert benchmark.returncode != 0
-    assert left_in(tmp_path) == []
+    assert processes_in(tmp_path) == []

@@ -34,14 +34,14 @@ class Copy:
         self.notes = folder / NOTES.name
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True)
         for name in filter(None, listed.stdout.split("\0")):
-            if (ROOT / name).is_file():
+            if (ROOT / name).exists():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, folder / name)
+                shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
 
     @contextmanager
     def broken(self, each: Break) -> Iterator[None]:
         """The module of the break, armed for as long as the block lasts."""
-        path = self.folder / f"{each.module.replace('.', '/')}.py"
+        path = self.folder / "src" / f"{each.module.replace('.', '/')}.py"
         source = path.read_text()
         in_sandbox = "imports_passed_through" in source
         path.write_text(source + (_ARMED_IN_SANDBOX if in_sandbox else _ARMED).format(what=each.what))
@@ -75,7 +75,8 @@ class Copy:
         return {line.split()[1].partition("[")[0] for line in failed}
 
     def _python(self, arguments: Sequence[str], *, within_s: float | None = None) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": str(self.folder)}
+        paths = os.pathsep.join((str(self.folder / "src"), str(self.folder)))
+        environment = {**os.environ, "PYTHONPATH": paths, "NODESMITH_TEST_HANGS_S": "30"}
         command = [sys.executable, *arguments]
         return subprocess.run(
             command,

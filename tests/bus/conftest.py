@@ -1,4 +1,4 @@
-"""Both ends of the bus on a real server."""
+"""Buses of the control plane and of nodes on a real NATS server."""
 
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from bus.connection import Bus, connect_control, node_bus
+from nodesmith.bus.connection import Bus, connect_control, node_bus
+from nodesmith.domain.node import Protocol
 from tests.servers import NatsForTests
 
 StartNode = Callable[..., Awaitable[Bus]]
@@ -16,7 +17,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 async def control(nats_server: NatsForTests) -> AsyncIterator[Bus]:
-    bus = await connect_control(nats_server.url, nats_server.issuer, name="test")
+    bus = await connect_control(nats_server.url, nats_server.issuer, keys=nats_server.issuer, name="test")
     yield bus
     await bus.close()
 
@@ -31,6 +32,7 @@ async def start_node(nats_server: NatsForTests) -> AsyncIterator[StartNode]:
                 nats_server.url,
                 node_id,
                 lambda: nats_server.issuer.node_credential(node_id, protocol=protocol, lifetime=HOUR),
+                signs=protocol != Protocol.LOCALAI,
             )
             bus.start()
             stack.push_async_callback(bus.close)

@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 from nats.aio.msg import Msg
 
-from bus.connection import Bus, Handler, connect_control, node_bus
-from contracts import subjects
-from domain.errors import LinkDown, NoAnswer, NodeAway
-from domain.node import NatsCredential
+from nodesmith.bus.connection import Bus, Handler, connect_control, node_bus
+from nodesmith.contracts.nats import subjects
+from nodesmith.domain.errors import LinkDown, NoAnswer, NodeAway
+from nodesmith.domain.node import NatsCredential
 from tests.bus.conftest import HOUR, StartNode
 from tests.conftest import NatsFactory
 
@@ -44,13 +44,13 @@ async def test_a_subscription_is_in_force_when_subscribe_returns(control, start_
     for number in range(40):
         subject = f"nodes.{node_id}.backend.test-{number}"
         await bus.subscribe(subject, echo(bus))
-        assert await control.request(subject, b"x", within=10) == b"x"
+        assert (await control.request(subject, b"x", within=10)).data == b"x"
 
 
 async def test_without_a_server_a_question_is_nobodys_fault_but_the_links(private_nats: NatsFactory):
     server = await private_nats()
     await server.kill()
-    bus = await connect_control(server.url, server.issuer, name="test", patience=0.1)
+    bus = await connect_control(server.url, server.issuer, keys=server.issuer, name="test", connect_within=0.1)
     assert not bus.is_up
     assert not await bus.publish("nodes.x.stop", b"")
     with pytest.raises(LinkDown):
@@ -61,7 +61,7 @@ async def test_without_a_server_a_question_is_nobodys_fault_but_the_links(privat
 async def test_who_is_not_back_yet_after_a_restart_is_not_away(private_nats: NatsFactory, monkeypatch, node_id):
     """Nodes find the server again within seconds of us: what is said of them before is said of the link."""
     server = await private_nats()
-    control = await connect_control(server.url, server.issuer, name="test")
+    control = await connect_control(server.url, server.issuer, keys=server.issuer, name="test")
     with pytest.raises(NodeAway):
         await control.request(subjects.install(node_id), b"{}", within=10)
     back = asyncio.Event()
@@ -71,7 +71,7 @@ async def test_who_is_not_back_yet_after_a_restart_is_not_away(private_nats: Nat
     await asyncio.wait_for(back.wait(), 30)
     with pytest.raises(LinkDown):
         await control.request(subjects.install(node_id), b"{}", within=10)
-    monkeypatch.setattr(control, "_others_return_s", 0.0)
+    monkeypatch.setattr(control, "_peers_return_s", 0.0)
     with pytest.raises(NodeAway):
         await control.request(subjects.install(node_id), b"{}", within=10)
     await control.close()
@@ -80,7 +80,7 @@ async def test_who_is_not_back_yet_after_a_restart_is_not_away(private_nats: Nat
 async def test_a_server_that_starts_later_is_found(private_nats: NatsFactory):
     server = await private_nats()
     await server.kill()
-    bus = await connect_control(server.url, server.issuer, name="test", patience=0.1)
+    bus = await connect_control(server.url, server.issuer, keys=server.issuer, name="test", connect_within=0.1)
     await server.restart()
     assert await bus.wait_up(30)
     with pytest.raises(NodeAway):
@@ -90,8 +90,8 @@ async def test_a_server_that_starts_later_is_found(private_nats: NatsFactory):
 
 async def test_after_a_killed_server_both_ends_come_back_with_their_subscriptions(private_nats: NatsFactory, node_id):
     server = await private_nats()
-    control = await connect_control(server.url, server.issuer, name="test")
-    node = node_bus(server.url, node_id, lambda: server.issuer.node_credential(node_id, protocol=2, lifetime=HOUR))
+    control = await connect_control(server.url, server.issuer, keys=server.issuer, name="test")
+    node = node_bus(server.url, node_id, lambda: server.issuer.node_credential(node_id, lifetime=HOUR))
     node.start()
     await node.wait_up(10)
     await node.subscribe(subjects.install(node_id), echo(node))
@@ -102,7 +102,7 @@ async def test_after_a_killed_server_both_ends_come_back_with_their_subscription
     await asyncio.wait_for(back.wait(), 30)
     assert await node.wait_up(30)
     await node.settle()
-    assert await control.request(subjects.install(node_id), b"again", within=10) == b"again"
+    assert (await control.request(subjects.install(node_id), b"again", within=10)).data == b"again"
     await node.close()
     await control.close()
 
@@ -110,8 +110,8 @@ async def test_after_a_killed_server_both_ends_come_back_with_their_subscription
 async def test_a_question_whose_link_is_lost_ends_at_once(private_nats: NatsFactory, node_id):
     """A reply cannot come any more: nobody waits the fifteen minutes of a long request for it."""
     server = await private_nats()
-    control = await connect_control(server.url, server.issuer, name="test")
-    node = node_bus(server.url, node_id, lambda: server.issuer.node_credential(node_id, protocol=2, lifetime=HOUR))
+    control = await connect_control(server.url, server.issuer, keys=server.issuer, name="test")
+    node = node_bus(server.url, node_id, lambda: server.issuer.node_credential(node_id, lifetime=HOUR))
     heard = asyncio.Event()
 
     async def take_note(_message: Msg) -> None:
@@ -145,7 +145,7 @@ async def test_a_credential_that_ends_is_replaced_by_the_newest_one(nats_server,
 
     def newest() -> NatsCredential:
         lifetime = timedelta(seconds=2) if not issued else HOUR
-        issued.append(nats_server.issuer.node_credential(node_id, protocol=2, lifetime=lifetime))
+        issued.append(nats_server.issuer.node_credential(node_id, lifetime=lifetime))
         return issued[-1]
 
     node = node_bus(nats_server.url, node_id, newest)
@@ -155,7 +155,7 @@ async def test_a_credential_that_ends_is_replaced_by_the_newest_one(nats_server,
     node.start()
     assert await node.wait_up(10)
     await asyncio.wait_for(back.wait(), 30)
-    assert await control.request(subjects.install(node_id), b"x", within=10) == b"x"
+    assert (await control.request(subjects.install(node_id), b"x", within=10)).data == b"x"
     assert len(issued) == 2
     await node.close()
 
@@ -164,7 +164,7 @@ async def test_renewing_takes_the_newest_credential_before_the_old_one_ends(nats
     issued: list[NatsCredential] = []
 
     def newest() -> NatsCredential:
-        issued.append(nats_server.issuer.node_credential(node_id, protocol=2, lifetime=HOUR))
+        issued.append(nats_server.issuer.node_credential(node_id, lifetime=HOUR))
         return issued[-1]
 
     node = node_bus(nats_server.url, node_id, newest)
@@ -176,7 +176,7 @@ async def test_renewing_takes_the_newest_credential_before_the_old_one_ends(nats
     await node.renew()
     await asyncio.wait_for(back.wait(), 10)
     await node.settle()
-    assert await control.request(subjects.install(node_id), b"x", within=10) == b"x"
+    assert (await control.request(subjects.install(node_id), b"x", within=10)).data == b"x"
     assert len(issued) == 2
     await node.close()
 
@@ -189,7 +189,7 @@ async def test_a_credential_that_cannot_be_had_yet_is_asked_for_again(nats_serve
         asked += 1
         if asked == 1:
             raise LookupError("not registered yet")
-        credential: NatsCredential = nats_server.issuer.node_credential(node_id, protocol=2, lifetime=HOUR)
+        credential: NatsCredential = nats_server.issuer.node_credential(node_id, lifetime=HOUR)
         return credential
 
     node = node_bus(nats_server.url, node_id, newest)
@@ -200,9 +200,7 @@ async def test_a_credential_that_cannot_be_had_yet_is_asked_for_again(nats_serve
 
 async def test_a_credential_of_foreign_keys_is_never_let_in(nats_server, private_nats: NatsFactory, node_id):
     stranger = await private_nats()
-    node = node_bus(
-        nats_server.url, node_id, lambda: stranger.issuer.node_credential(node_id, protocol=2, lifetime=HOUR)
-    )
+    node = node_bus(nats_server.url, node_id, lambda: stranger.issuer.node_credential(node_id, lifetime=HOUR))
     node.start()
     assert not await node.wait_up(0.5)
     await node.close()

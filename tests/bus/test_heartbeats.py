@@ -1,14 +1,15 @@
-"""Heartbeats are gathered and handed on in batches."""
+"""Heartbeats are collected and delivered in batches."""
 
 import asyncio
 from collections.abc import Callable, Iterator
 
 import structlog.testing
 
-from bus.connection import Bus
-from bus.heartbeats import HeartbeatSink, keep_beating
-from contracts import subjects
-from contracts.messages import Heartbeat
+from nodesmith.bus.connection import Bus
+from nodesmith.bus.heartbeats import HeartbeatSink, send_heartbeats
+from nodesmith.bus.signing import Signed
+from nodesmith.contracts.nats import subjects
+from nodesmith.contracts.nats.messages import Heartbeat
 from tests.bus.conftest import StartNode
 
 
@@ -42,7 +43,12 @@ async def beat_for(bus: Bus, node_id: str) -> None:
         number += 1
         return Heartbeat(node_id=node_id, seq=number, open_ops=["op-1"])
 
-    await keep_beating(bus, beat, every=0.01)
+    await send_heartbeats(bus, beat, every=0.01)
+
+
+async def beat_once(bus: Bus, heartbeat: Heartbeat) -> None:
+    envelope = bus.seal(Signed.HEARTBEAT, heartbeat.node_id, heartbeat.encode())
+    await bus.publish(subjects.heartbeat(heartbeat.node_id), envelope)
 
 
 async def test_many_heartbeats_become_one_entry_a_node(control, start_node: StartNode, node_id):
@@ -56,7 +62,7 @@ async def test_many_heartbeats_become_one_entry_a_node(control, start_node: Star
     await running
 
 
-async def test_an_empty_second_is_handed_on_too(control):
+async def test_empty_batch_is_delivered_too(control):
     """That the sink listens is news: silence of the nodes counts only while somebody hears them."""
     ledger, stop = Ledger(), asyncio.Event()
     running = asyncio.create_task(HeartbeatSink(control, ledger.take, every=0.02).run(stop))
@@ -65,13 +71,13 @@ async def test_an_empty_second_is_handed_on_too(control):
     await running
 
 
-async def test_a_batch_that_could_not_be_written_is_handed_on_again(control, start_node: StartNode, node_id):
+async def test_failed_batch_is_delivered_again(control, start_node: StartNode, node_id):
     ledger, stop = Ledger(), asyncio.Event()
     ledger.failures = 1_000_000
     running = asyncio.create_task(HeartbeatSink(control, ledger.take, every=0.02).run(stop))
     bus = await start_node(node_id)
     with structlog.testing.capture_logs():
-        await bus.publish(subjects.heartbeat(node_id), Heartbeat(node_id=node_id, seq=1).encode())
+        await beat_once(bus, Heartbeat(node_id=node_id, seq=1))
         await bus.settle()
         await control.settle()
         ledger.failures = 1
@@ -80,14 +86,13 @@ async def test_a_batch_that_could_not_be_written_is_handed_on_again(control, sta
     await running
 
 
-async def test_a_heartbeat_in_anothers_name_is_dropped_with_one_line(control, start_node: StartNode, node_id):
+async def test_heartbeat_for_another_node_is_dropped_with_one_log_line(control, start_node: StartNode, node_id):
     ledger, stop = Ledger(), asyncio.Event()
     with structlog.testing.capture_logs() as lines:
         running = asyncio.create_task(HeartbeatSink(control, ledger.take, every=0.02).run(stop))
         bus = await start_node(node_id)
-        await bus.publish(subjects.heartbeat(node_id), Heartbeat(node_id="somebody-else").encode())
-        await bus.publish(subjects.heartbeat(node_id), b"not json")
-        await bus.publish(subjects.heartbeat(node_id), Heartbeat(node_id=node_id).encode())
+        for said in (Heartbeat(node_id="somebody-else").encode(), b"not json", Heartbeat(node_id=node_id).encode()):
+            await bus.publish(subjects.heartbeat(node_id), bus.seal(Signed.HEARTBEAT, node_id, said))
         batch = await ledger.until(bool)
     assert [each.node_id for each in batch] == [node_id]
     dropped = [line["event"] for line in lines if line["log_level"] == "warning"]
@@ -103,7 +108,7 @@ async def test_two_sinks_share_the_heartbeats(control, nats_server, start_node: 
     bus = await start_node(node_id)
     await control.settle()
     for number in range(100):
-        await bus.publish(subjects.heartbeat(f"{node_id}"), Heartbeat(node_id=node_id, seq=number).encode())
+        await beat_once(bus, Heartbeat(node_id=node_id, seq=number))
     await bus.settle()
     last = await asyncio.wait_for(_either(one, other, 99), 10)
     assert last == 99
@@ -127,13 +132,13 @@ def _drained(ledger: Ledger) -> Iterator[list[Heartbeat]]:
         yield ledger.batches.get_nowait()
 
 
-async def test_those_who_come_with_the_first_one_are_not_kept_waiting(control, start_node: StartNode, node_id):
+async def test_heartbeats_after_the_first_are_delivered_soon(control, start_node: StartNode, node_id):
     """A fleet that starts together is heard together: the second is handed on long before the period is over."""
     ledger, stop = Ledger(), asyncio.Event()
     running = asyncio.create_task(HeartbeatSink(control, ledger.take, every=16).run(stop))
     bus = await start_node(node_id)
     for number in (1, 2):
-        await bus.publish(subjects.heartbeat(node_id), Heartbeat(node_id=node_id, seq=number).encode())
+        await beat_once(bus, Heartbeat(node_id=node_id, seq=number))
         assert [each.seq for each in await ledger.until(bool)] == [number]
     stop.set()
     await running

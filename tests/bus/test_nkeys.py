@@ -1,9 +1,9 @@
-"""Nkeys against what NATS itself prints."""
+"""Nkeys, compared with the output of NATS tools."""
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from bus.nkeys import BadSeed, KeyPair, Role
+from nodesmith.bus.nkeys import BadSeed, KeyPair, Role
 
 # the pair that the NATS documentation shows, so that our encoding is checked against theirs
 KNOWN_SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"

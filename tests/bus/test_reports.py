@@ -1,4 +1,4 @@
-"""Reports reach those who are attached to their operation, and nobody else."""
+"""Reports reach only the followers of their operation."""
 
 import asyncio
 import uuid
@@ -6,10 +6,11 @@ import uuid
 import pytest
 import structlog.testing
 
-from bus.connection import connect_control
-from bus.reports import NodeReports, ReportHub
-from contracts import subjects
-from contracts.messages import Outcome, Progress, Result
+from nodesmith.bus.connection import connect_control
+from nodesmith.bus.reports import NodeReports, ReportHub
+from nodesmith.bus.signing import Signed
+from nodesmith.contracts.nats import subjects
+from nodesmith.contracts.nats.messages import Outcome, Progress, Result
 from tests.bus.conftest import StartNode
 from tests.conftest import NatsFactory
 
@@ -60,7 +61,7 @@ async def test_a_slow_reader_gets_the_newest_progress_only(hub, start_node: Star
         assert await attached.next(0.05) is None
 
 
-async def test_silence_is_none(hub, node_id, op_id):
+async def test_silence_returns_none(hub, node_id, op_id):
     async with hub.attach(node_id, op_id) as attached:
         assert await attached.next(0.05) is None
 
@@ -92,7 +93,7 @@ async def test_stale_progress_is_dropped(hub, start_node: StartNode, node_id, op
     assert len([progress for progress in heard if progress.decision < 9]) == (2 if is_news else 1)
 
 
-async def test_the_end_of_an_earlier_try_is_not_the_end_of_this_one(hub, start_node: StartNode, node_id, op_id):
+async def test_outcome_of_an_earlier_decision_is_ignored(hub, start_node: StartNode, node_id, op_id):
     reports = NodeReports(await start_node(node_id), node_id)
     async with hub.attach(node_id, op_id) as attached:
         await reports.progress(tick(op_id, decision=2, seq=1))
@@ -104,7 +105,7 @@ async def test_the_end_of_an_earlier_try_is_not_the_end_of_this_one(hub, start_n
     assert outcome.result is Result.SUCCEEDED
 
 
-async def test_an_outcome_nobody_is_attached_to_goes_to_the_listeners(hub, start_node: StartNode, node_id, op_id):
+async def test_outcome_without_follower_goes_to_the_listeners(hub, start_node: StartNode, node_id, op_id):
     unclaimed: asyncio.Queue[Outcome] = asyncio.Queue()
     hub.on_unclaimed_outcome(unclaimed.put_nowait)
     reports = NodeReports(await start_node(node_id), node_id)
@@ -117,7 +118,7 @@ async def test_an_outcome_nobody_is_attached_to_goes_to_the_listeners(hub, start
     assert unclaimed.empty()
 
 
-async def test_two_readers_of_one_operation_hear_the_same(hub, start_node: StartNode, node_id, op_id):
+async def test_two_followers_of_one_operation_receive_the_same(hub, start_node: StartNode, node_id, op_id):
     reports = NodeReports(await start_node(node_id), node_id)
     async with hub.attach(node_id, op_id) as one, hub.attach(node_id, op_id) as other:
         await reports.outcome(Outcome(op_id=op_id, result=Result.SUCCEEDED))
@@ -143,22 +144,23 @@ async def test_a_node_cannot_report_on_the_operation_of_another(hub, start_node:
     ids=["not JSON", "no op_id", "foreign op_id", "foreign node"],
 )
 @pytest.mark.parametrize("kind", ["progress", "outcome"])
-async def test_what_cannot_be_right_is_dropped_with_one_line(hub, start_node, node_id, op_id, payload, event, kind):
+async def test_invalid_report_is_dropped_with_one_log_line(hub, start_node, node_id, op_id, payload, event, kind):
     """S41: malformed."""
     bus = await start_node(node_id)
     subject = {"progress": subjects.progress, "outcome": subjects.outcome}[kind](node_id, op_id)
     with structlog.testing.capture_logs() as lines:
         async with hub.attach(node_id, op_id) as attached:
-            await bus.publish(subject, payload.replace(b"OP", op_id.encode()))
-            await bus.publish(subject, Outcome(op_id=op_id, node_id=node_id).encode())
+            for said in (payload.replace(b"OP", op_id.encode()), Outcome(op_id=op_id, node_id=node_id).encode()):
+                envelope = bus.seal(Signed.OUTCOME, node_id, said)
+                await bus.publish(subject, envelope if kind == "outcome" else said)
             assert await attached.next(LONG) is not None
             assert await attached.next(0.05) is None
     assert [line["event"] for line in lines if line["event"].startswith("nats.")] == [event]
 
 
-async def test_after_a_reconnect_the_attached_are_told_to_ask(private_nats: NatsFactory, node_id, op_id):
+async def test_reconnect_wakes_followers(private_nats: NatsFactory, node_id, op_id):
     server = await private_nats()
-    control = await connect_control(server.url, server.issuer, name="test")
+    control = await connect_control(server.url, server.issuer, keys=server.issuer, name="test")
     hub = ReportHub(control)
     await hub.start()
     async with hub.attach(node_id, op_id) as attached:

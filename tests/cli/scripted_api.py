@@ -1,4 +1,4 @@
-"""An HTTP server that plays the API from a script, for what a healthy API never does: break off, refuse, vanish."""
+"""An HTTP server with scripted answers, for faults of the API: broken connections, refusals, outages."""
 
 import contextlib
 import json
@@ -9,10 +9,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
-def as_json(body: object, status: int = 200) -> Answer:
+def as_json(body: object, status: int = 200, **headers: str) -> Answer:
     def send(request: BaseHTTPRequestHandler) -> None:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         request.send_response(status)
+        for name, value in headers.items():
+            request.send_header(name.replace("_", "-"), value)
         request.send_header("Content-Length", str(len(content)))
         request.end_headers()
         request.wfile.write(content)
@@ -21,7 +23,7 @@ def as_json(body: object, status: int = 200) -> Answer:
 
 
 def as_events(*chunks: str, hold: threading.Event | None = None) -> Answer:
-    """Send these chunks of an event stream, then break the connection off, at once or when `hold` is set."""
+    """Send these chunks of an event stream, then close the connection, at once or when `hold` is set."""
 
     def send(request: BaseHTTPRequestHandler) -> None:
         request.send_response(200)
@@ -38,7 +40,7 @@ def as_events(*chunks: str, hold: threading.Event | None = None) -> Answer:
 
 
 class ScriptedApi:
-    """Answers come off the list of their path; the last one is given again and again."""
+    """Answers each path from its list; the last answer is repeated."""
 
     def __init__(self) -> None:
         self.answers: dict[str, list[Answer]] = {}
@@ -69,7 +71,7 @@ def scripted_api() -> Iterator[ScriptedApi]:
         def do_POST(self) -> None:
             script.take(self)(self)
 
-        do_PATCH = do_PUT = do_DELETE = do_POST  # noqa: N815 - the names that the server calls
+        do_PATCH = do_PUT = do_DELETE = do_POST  # noqa: N815 - names required by http.server
 
         def log_message(self, *_: object) -> None: ...
 

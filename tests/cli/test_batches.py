@@ -1,4 +1,4 @@
-"""Commands that concern many nodes: which route they take, what they show, and how they exit."""
+"""Commands for many nodes: the route that they call, their output, and their exit code."""
 
 import json
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.client import ApiClient
-from cli.follow import LinkLost
-from cli.main import make_app
-from cli.watch_batch import follow_batch
-from contracts.batch_http import BatchDetail
+from nodesmith.cli.client import ApiClient
+from nodesmith.cli.follow import LinkLost
+from nodesmith.cli.main import make_app
+from nodesmith.cli.output.watch_batch import follow_batch
+from nodesmith.contracts.http.batches import BatchDetail
 from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
 
 AT = datetime(2026, 11, 16, 3, 0, tzinfo=UTC).isoformat()
@@ -68,7 +68,7 @@ def run(script: ScriptedApi, *arguments: str) -> Result:
     return CliRunner().invoke(make_app(), [*arguments, "--url", script.url, "--token", "t"])
 
 
-def last_asked(script: ScriptedApi) -> tuple[str, str, Any]:
+def last_request(script: ScriptedApi) -> tuple[str, str, Any]:
     method, path, _, body = script.asked[-1]
     return method, path, json.loads(body) if body else None
 
@@ -76,11 +76,15 @@ def last_asked(script: ScriptedApi) -> tuple[str, str, Any]:
 @pytest.mark.parametrize(
     ("command", "route"), [("install", "install"), ("upgrade", "upgrade"), ("rollback", "rollback"), ("rm", "remove")]
 )
-def test_one_node_is_one_operation(script: ScriptedApi, command: str, route: str) -> None:
+def test_single_node_starts_one_operation(script: ScriptedApi, command: str, route: str) -> None:
     script.on(f"/api/nodes/n1/backends/{route}", as_json(JOB, 202))
     done = run(script, "backends", command, "echo", "--on", "n1", "--reason", "ticket 7")
     assert done.exit_code == 0, done.output
-    assert last_asked(script) == ("POST", f"/api/nodes/n1/backends/{route}", {"backend": "echo", "reason": "ticket 7"})
+    assert last_request(script) == (
+        "POST",
+        f"/api/nodes/n1/backends/{route}",
+        {"backend": "echo", "reason": "ticket 7"},
+    )
     assert "nodesmith ops watch op" in done.stdout
 
 
@@ -92,11 +96,11 @@ def test_one_node_is_one_operation(script: ScriptedApi, command: str, route: str
         (["--all", "--max-parallel", "0", "--max-failures", "1"], {"everywhere": True, "max_failures": 1}),
     ],
 )
-def test_many_nodes_are_one_batch(script: ScriptedApi, places: list[str], said: dict[str, Any]) -> None:
+def test_several_nodes_start_one_batch(script: ScriptedApi, places: list[str], said: dict[str, Any]) -> None:
     script.on("/api/batches", as_json(ACCEPTED, 202))
     done = run(script, "backends", "rm", "echo", *places)
     assert done.exit_code == 0, done.output
-    method, path, body = last_asked(script)
+    method, path, body = last_request(script)
     assert (method, path) == ("POST", "/api/batches")
     assert {"kind": "remove", "backend": "echo", **said}.items() <= body.items()
     assert body.get("max_parallel", 20) == (0 if "--max-parallel" in places else 20)
@@ -105,10 +109,10 @@ def test_many_nodes_are_one_batch(script: ScriptedApi, places: list[str], said: 
 
 
 @pytest.mark.parametrize("places", [[], ["--all", "--on", "n1"], ["--where", "a=b", "--all"]])
-def test_a_command_without_a_place_or_with_two_asks_nobody(script: ScriptedApi, places: list[str]) -> None:
+def test_command_requires_exactly_one_kind_of_target(script: ScriptedApi, places: list[str]) -> None:
     done = run(script, "backends", "rm", "echo", *places)
     assert done.exit_code == 2
-    assert "Say where" in done.output
+    assert "Give exactly one" in done.output
     assert script.asked == []
 
 
@@ -117,9 +121,9 @@ def test_a_dry_run_shows_the_plan_of_each_node(script: ScriptedApi, places: list
     script.on("/api/batches", as_json(PLAN))
     done = run(script, "backends", "upgrade", "echo", *places, "--dry-run")
     assert done.exit_code == 0, done.output
-    assert last_asked(script)[2]["dry_run"] is True
+    assert last_request(script)[2]["dry_run"] is True
     first, header, upgraded, skipped = done.stdout.splitlines()
-    assert first == "echo 2: 1 nodes, 1 left out. Nothing was started."
+    assert first == "echo 2: 1 nodes, 1 skipped. Nothing was started."
     assert header.split() == ["NODE", "ACTION", "NOW", "FETCH", "FREE", "DISK", "FITS", "WHY", "OUTAGE"]
     assert upgraded.split() == ["n1", "upgrade", "1", "2.0", "kB", "9.0", "kB", "yes"]
     assert "it waits for approval" in skipped
@@ -140,7 +144,7 @@ def test_a_dry_run_shows_the_plan_of_each_node(script: ScriptedApi, places: list
 def test_watching_a_batch_exits_with_0_only_if_it_succeeded_everywhere(
     script: ScriptedApi, ended: dict[str, Any], code: int
 ) -> None:
-    """S10: what was cancelled or failed is not shown as a success."""
+    """S10: a cancelled or failed operation is not shown as a success."""
     script.on("/api/batches", as_json(ACCEPTED, 202))
     script.on("/api/batches/b", as_json(batch("running", n1="running", n2="queued")), as_json(ended))
     done = run(script, "backends", "upgrade", "echo", "--all", "--watch")
@@ -148,14 +152,14 @@ def test_watching_a_batch_exits_with_0_only_if_it_succeeded_everywhere(
     assert ("nodesmith batches retry b" in done.stdout) == (code == 1)
 
 
-def test_watching_a_batch_as_json_ends_with_the_batch_as_it_ended(script: ScriptedApi) -> None:
+def test_json_watch_of_batch_ends_with_its_final_state(script: ScriptedApi) -> None:
     script.on("/api/batches/b", as_json(batch("running", n1="running")), as_json(batch("completed", n1="succeeded")))
     done = run(script, "batches", "watch", "b", "--json")
     assert done.exit_code == 0, done.output
     assert [json.loads(line)["state"] for line in done.stdout.splitlines()] == ["running", "completed"]
 
 
-def test_an_api_that_is_away_does_not_end_the_watching_of_a_batch(script: ScriptedApi) -> None:
+def test_watch_of_batch_continues_while_api_does_not_answer(script: ScriptedApi) -> None:
     away = as_json({}, 503)
     script.on("/api/batches/b", as_json(batch("running", n1="running")), away, as_json(batch("completed", n1="failed")))
     with ApiClient(script.url, "t") as api:
@@ -163,7 +167,7 @@ def test_an_api_that_is_away_does_not_end_the_watching_of_a_batch(script: Script
     assert [type(each) for each in news] == [BatchDetail, LinkLost, BatchDetail]
 
 
-def test_each_node_is_told_once_in_a_pipe(script: ScriptedApi) -> None:
+def test_piped_watch_prints_each_node_once(script: ScriptedApi) -> None:
     first, then = batch("running", n1="succeeded", n2="running"), batch("completed", n1="succeeded", n2="failed")
     script.on("/api/batches/b", as_json(first), as_json(then))
     said = [line[10:] for line in run(script, "batches", "watch", "b").stdout.splitlines()]
@@ -171,11 +175,11 @@ def test_each_node_is_told_once_in_a_pipe(script: ScriptedApi) -> None:
 
 
 @pytest.mark.parametrize("order", ["pause", "resume", "cancel"])
-def test_orders_to_a_batch_carry_their_reason(script: ScriptedApi, order: str) -> None:
+def test_batch_actions_send_their_reason(script: ScriptedApi, order: str) -> None:
     script.on(f"/api/batches/b/{order}", as_json({"message": "accepted"}))
     done = run(script, "batches", order, "b", "--reason", "too hot")
     assert done.exit_code == 0, done.output
-    assert last_asked(script) == ("POST", f"/api/batches/b/{order}", {"reason": "too hot"})
+    assert last_request(script) == ("POST", f"/api/batches/b/{order}", {"reason": "too hot"})
 
 
 def test_retry_of_a_batch_can_be_watched(script: ScriptedApi) -> None:
@@ -195,29 +199,29 @@ def test_retry_of_a_batch_can_be_watched(script: ScriptedApi) -> None:
         (["--all-unfinished"], {"select": "all_unfinished"}),
     ],
 )
-def test_retry_of_a_batch_says_which_members(script: ScriptedApi, option: list[str], body: object) -> None:
+def test_batch_retry_sends_the_selected_members(script: ScriptedApi, option: list[str], body: object) -> None:
     script.on("/api/batches/old/retry", as_json({**ACCEPTED, "repeated": bool(option)}, 202))
     done = run(script, "batches", "retry", "old", *option)
     assert done.exit_code == 0, done.output
-    assert last_asked(script) == ("POST", "/api/batches/old/retry", body or {})
+    assert last_request(script) == ("POST", "/api/batches/old/retry", body or {})
     assert script.asked[-1][2]["Idempotency-Key"]
     assert done.stdout.startswith("This request was accepted before" if option else "Accepted")
 
 
-def test_retry_of_a_batch_takes_one_choice(script: ScriptedApi) -> None:
+def test_batch_retry_accepts_only_one_selection(script: ScriptedApi) -> None:
     done = run(script, "batches", "retry", "old", "--failed", "--cancelled")
     assert (done.exit_code, script.asked) == (2, [])
 
 
-def test_limits_of_attempts_are_passed_on_for_one_node_and_for_many(script: ScriptedApi) -> None:
+def test_attempt_limits_are_sent_for_one_node_and_for_many(script: ScriptedApi) -> None:
     script.on("/api/batches", as_json(ACCEPTED, 202))
     script.on("/api/nodes/n1/backends/install", as_json(JOB, 202))
     limits = ["--max-attempts", "3", "--count-attempts", "--max-failures", "5"]
     assert run(script, "backends", "install", "echo", "--all", *limits).exit_code == 0
-    body = last_asked(script)[2]
+    body = last_request(script)[2]
     assert (body["max_attempts"], body["count_attempts"], body["max_failures"]) == (3, True, 5)
     assert run(script, "backends", "install", "echo", "--on", "n1", "--max-attempts", "3").exit_code == 0
-    assert last_asked(script)[2] == {"backend": "echo", "max_attempts": 3}
+    assert last_request(script)[2] == {"backend": "echo", "max_attempts": 3}
 
 
 def test_a_batch_shows_how_often_its_members_failed_and_why(script: ScriptedApi) -> None:
@@ -246,13 +250,13 @@ def test_batches_are_listed_and_shown(script: ScriptedApi) -> None:
     assert all(text in shown for text in ("upgrade echo 2", "stopped", "not_started"))
 
 
-def test_a_hold_says_who_and_why_and_how_to_let_go(script: ScriptedApi) -> None:
+def test_hold_shows_actor_reason_and_release_command(script: ScriptedApi) -> None:
     held = {"held": True, "reason": "freeze", "by": "alice", "since": AT}
     script.on("/api/hold", as_json(held))
     script.on("/api/release", as_json({"held": False}))
     asked = run(script, "hold")
-    assert last_asked(script)[0] == "GET"
+    assert last_request(script)[0] == "GET"
     assert "by alice: freeze" in asked.stdout
     run(script, "hold", "--reason", "freeze")
-    assert last_asked(script) == ("POST", "/api/hold", {"reason": "freeze"})
-    assert run(script, "release").stdout == "Nothing is held.\n"
+    assert last_request(script) == ("POST", "/api/hold", {"reason": "freeze"})
+    assert run(script, "release").stdout == "No hold is set.\n"

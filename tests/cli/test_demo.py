@@ -1,4 +1,4 @@
-"""The tour ends with exit 0; and its source of artifacts is a source one can trust."""
+"""The demo's tour exits with 0, and its artifact server works correctly."""
 
 import asyncio
 import hashlib
@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from cli.demo.artifact import NOISE, DemoArtifact, make_artifact
-from cli.demo.screen import Screen
-from cli.demo.source import Source, serve
-from cli.render import make_console
+from nodesmith.cli.commands.demo.artifact import NOISE, DemoArtifact, make_artifact
+from nodesmith.cli.commands.demo.screen import Screen
+from nodesmith.cli.commands.demo.source import Source, serve
+from nodesmith.cli.output.render import make_console
 from tests.stack.commands import NODESMITH
 
 FAST = 1e9
@@ -38,7 +38,7 @@ async def get(uri: str, **headers: str) -> httpx2.Response:
         return await http.get(uri, headers=headers)
 
 
-def test_the_artifact_holds_what_its_digests_say(artifact: DemoArtifact) -> None:
+def test_artifact_matches_its_digests(artifact: DemoArtifact) -> None:
     assert hashlib.sha256(artifact.content).hexdigest() == artifact.sha256
     with tarfile.open(fileobj=io.BytesIO(artifact.content)) as archive:
         member = archive.extractfile(NOISE)
@@ -54,7 +54,7 @@ async def test_the_source_sends_the_whole_and_counts_it(source: Source, artifact
     assert source.counter("agent-2", "big").sent == 0
 
 
-async def test_the_source_sends_the_rest_of_what_it_still_has(source: Source, artifact: DemoArtifact) -> None:
+async def test_source_sends_the_requested_range(source: Source, artifact: DemoArtifact) -> None:
     uri = source.uri("agent-1", "big")
     rest = await get(uri, **{"Range": "bytes=1000-", "If-Range": f'"{artifact.sha256}"'})
     assert (rest.status_code, rest.content) == (206, artifact.content[1000:])
@@ -63,11 +63,11 @@ async def test_the_source_sends_the_rest_of_what_it_still_has(source: Source, ar
     assert (changed.status_code, len(changed.content)) == (200, artifact.size)
 
 
-async def test_the_source_has_nothing_else(source: Source) -> None:
+async def test_source_answers_404_for_unknown_names(source: Source) -> None:
     assert (await get(source.uri("agent-1", "other"))).status_code == 404
 
 
-async def test_the_source_is_no_quicker_than_it_says(artifact: DemoArtifact) -> None:
+async def test_source_respects_its_rate(artifact: DemoArtifact) -> None:
     async with serve(artifact.size / 0.5) as source:
         source.offer("big", artifact)
         began = asyncio.get_running_loop().time()
@@ -75,7 +75,7 @@ async def test_the_source_is_no_quicker_than_it_says(artifact: DemoArtifact) -> 
         assert asyncio.get_running_loop().time() - began >= 0.45
 
 
-def test_a_broken_promise_is_remembered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_promise_is_recorded(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen(make_console())
     screen.check("water is wet", holds=True)
     screen.check("pigs fly", holds=False)

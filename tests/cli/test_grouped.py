@@ -1,4 +1,4 @@
-"""Options that belong together are declared once, and every command of the API takes the same ones."""
+"""Option groups: every API command takes the same connection options."""
 
 import json
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 from typer.testing import CliRunner
 
-from cli.grouped import grouped
-from cli.main import COMMANDS, _load
+from nodesmith.cli.main import COMMANDS, _load
+from nodesmith.cli.option_groups import grouped
 
 PROCESSES = {"up", "down", "status", "api", "worker", "agent", "secrets", "simulate", "demo"}
-LOCAL = {"backend pack"}
+LOCAL = {"keys init", "backend pack", "galleries keygen", "galleries sign", "galleries rotate"}
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ def test_a_group_is_taken_option_by_option_and_handed_over_as_one() -> None:
     assert json.loads(CliRunner().invoke(app, ["door"]).output) == ["door", "black", None, False]
     painted = CliRunner().invoke(app, ["door", "--back", "red", "--twice", "--front", "blue"])
     assert json.loads(painted.output) == ["door", "blue", "red", True]
-    told = CliRunner().invoke(app, ["--help"]).output
-    assert all(words in told for words in ("Paint it.", "--front", "Of the words.", "--back", "--twice"))
+    output = CliRunner().invoke(app, ["--help"]).output
+    assert all(words in output for words in ("Paint it.", "--front", "Of the words.", "--back", "--twice"))
 
 
-def test_every_command_that_asks_the_api_takes_where_it_is_and_json() -> None:
+def test_every_api_command_takes_connection_and_json_options() -> None:
     options = dict(commands())
     assert len(options) > 30
     lacking = {name: {"url", "token", "home", "as_json"} - taken for name, taken in options.items()}

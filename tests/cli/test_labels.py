@@ -1,4 +1,4 @@
-"""`nodesmith nodes ls --where ...`, `nodes label`, `nodes inventory`: what is asked, and what is shown."""
+"""`nodesmith nodes ls --where ...`, `nodes label`, `nodes inventory`: requests and output."""
 
 import json
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.failures import CommandFailed
-from cli.main import make_app
+from nodesmith.cli.errors import CommandFailed
+from nodesmith.cli.main import make_app
 from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
 
 LABELS = "/api/nodes/agent-1/labels"
@@ -24,7 +24,7 @@ def nodesmith(api: ScriptedApi, *arguments: str) -> Result:
     return CliRunner().invoke(make_app(), [*arguments, "--url", api.url, "--token", "t"])
 
 
-def test_list_hands_its_filters_on(api: ScriptedApi) -> None:
+def test_list_sends_its_filters(api: ScriptedApi) -> None:
     api.on("/api/nodes", as_json([]))
     shown = nodesmith(
         api,
@@ -59,20 +59,20 @@ def test_labels_are_set_and_removed_as_kubectl_does(api: ScriptedApi) -> None:
     assert [line.split() for line in shown.output.splitlines()] == [["zone", "a"], ["tier", "-"]]
 
 
-def test_a_change_that_is_none_is_refused_before_anything_is_sent(api: ScriptedApi) -> None:
+def test_invalid_label_change_is_refused_before_any_request(api: ScriptedApi) -> None:
     shown = nodesmith(api, "nodes", "label", "agent-1", "zone=a", "tier")
     assert isinstance(shown.exception, CommandFailed)
     assert "tier is neither" in str(shown.exception)
     assert not api.asked
 
 
-def test_inventory_says_when_the_node_said_so(api: ScriptedApi) -> None:
+def test_inventory_shows_when_the_node_reported(api: ScriptedApi) -> None:
     path = "/api/nodes/agent-1/inventory"
     seen = {"node_id": "n1", "node_name": "agent-1", "seen_at": "2026-11-16T03:00:00Z", "backends": []}
     echo = {"name": "echo", "version": "2", "previous_version": "1", "digest": "sha256:ab"}
     api.on(path, as_json({**seen, "seen_at": None}))
     api.on(f"{path}/refresh", as_json({**seen, "backends": [echo]}))
-    assert "has not been asked yet" in nodesmith(api, "nodes", "inventory", "agent-1").output
+    assert "has not reported yet" in nodesmith(api, "nodes", "inventory", "agent-1").output
     refreshed = nodesmith(api, "nodes", "inventory", "agent-1", "--refresh").output.splitlines()
     assert refreshed[1].split()[:3] == ["echo", "2", "1"]
-    assert refreshed[-1].startswith("agent-1 said so ")
+    assert refreshed[-1].startswith("agent-1 reported ")

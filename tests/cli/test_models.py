@@ -1,4 +1,4 @@
-"""`nodesmith models`, `backends logs|stop`, `nodes max-replicas|vram-budget`: what is asked, and what is shown."""
+"""`nodesmith models`, `backends logs|stop`, `nodes max-replicas|vram-budget`: requests and output."""
 
 import json
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.client import ApiClient
-from cli.failures import CommandFailed
-from cli.follow import LinkLost
-from cli.logs import followed
-from cli.main import make_app
-from contracts.models_http import LogsPage
+from nodesmith.cli.client import ApiClient
+from nodesmith.cli.commands.logs import follow_logs
+from nodesmith.cli.errors import CommandFailed
+from nodesmith.cli.follow import LinkLost
+from nodesmith.cli.main import make_app
+from nodesmith.contracts.http.models import LogsPage
 from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
 
 NODE = "/api/nodes/a%2Fb"
@@ -57,12 +57,12 @@ def sent(api: ScriptedApi, number: int = 0) -> tuple[str, str, object]:
     return verb, path, json.loads(body) if body else None
 
 
-def test_what_runs_is_listed_on_all_nodes_or_on_one(api: ScriptedApi) -> None:
+def test_running_models_are_listed_on_all_nodes_or_on_one(api: ScriptedApi) -> None:
     api.on("/api/nodes/models", as_json([MODEL]))
     api.on(f"{NODE}/models", as_json([]))
     listed = nodesmith(api, "models", "ls").output.splitlines()
     assert listed[1].split() == ["agent-1", "echo", "0", "echo", "2", "127.0.0.1:51007"]
-    assert nodesmith(api, "models", "ls", "--on", "a/b").output.startswith("Nothing runs.")
+    assert nodesmith(api, "models", "ls", "--on", "a/b").output.startswith("No model is running.")
     assert json.loads(nodesmith(api, "models", "ls", "--json").output)[0]["model_name"] == "echo"
 
 
@@ -80,7 +80,7 @@ def test_what_runs_is_listed_on_all_nodes_or_on_one(api: ScriptedApi) -> None:
         ("backends stop echo", "backends/stop", {"backend": "echo"}, "done."),
     ],
 )
-def test_an_order_names_its_node_and_says_why(
+def test_model_actions_require_a_node_and_send_the_reason(
     api: ScriptedApi, command: str, path: str, body: dict[str, object], sentence: str
 ) -> None:
     answer = {"message": "done", "process_key": "llama#1", "was_running": True}
@@ -88,23 +88,21 @@ def test_an_order_names_its_node_and_says_why(
     shown = nodesmith(api, *command.split(), "--on", "a/b", "--reason", "memory")
     assert (shown.exit_code, shown.output.strip()) == (0, sentence)
     assert sent(api) == ("POST", f"{NODE}/{path}", {**body, "reason": "memory"})
-    told = json.loads(nodesmith(api, *command.split(), "--on", "a/b", "--json").output)
-    assert told["message"] == "done"
+    answer = json.loads(nodesmith(api, *command.split(), "--on", "a/b", "--json").output)
+    assert answer["message"] == "done"
     assert nodesmith(api, *command.split()).exit_code == 2, "a node has to be named"
 
 
 @pytest.mark.parametrize(("result", "code"), [("unloaded", 0), ("away", 0), ("failed", 1), ("unknown", 1)])
-def test_a_model_is_unloaded_everywhere_and_who_may_still_have_it_is_named(
-    api: ScriptedApi, result: str, code: int
-) -> None:
+def test_unload_everywhere_names_nodes_that_failed(api: ScriptedApi, result: str, code: int) -> None:
     node = {"node_id": "n", "node_name": "agent-1", "result": result, "warning": "It does not end."}
     api.on("/api/models/unload", as_json({"message": "Said.", "model_name": "llama", "nodes": [node]}))
     shown = nodesmith(api, "models", "unload", "llama", "--all", "--reason", "memory")
     assert (shown.exit_code, shown.stdout) == (code, "Said.\n")
     assert shown.stderr == ("agent-1: It does not end.\n" if code else "")
     assert sent(api) == ("POST", "/api/models/unload", {"model_name": "llama", "reason": "memory"})
-    told = nodesmith(api, "models", "unload", "llama", "--all", "--json")
-    assert (told.exit_code, json.loads(told.stdout)["nodes"][0]["result"]) == (code, result)
+    answer = nodesmith(api, "models", "unload", "llama", "--all", "--json")
+    assert (answer.exit_code, json.loads(answer.stdout)["nodes"][0]["result"]) == (code, result)
     both = nodesmith(api, "models", "unload", "llama", "--all", "--on", "a/b")
     assert (both.exit_code, len(api.asked)) == (2, 2)
 
@@ -119,7 +117,7 @@ def test_the_end_of_a_log_is_printed(api: ScriptedApi) -> None:
     assert parse_qs(urlsplit(api.asked[0][1]).query) == {"lines": ["2"]}
 
 
-def test_a_log_is_followed_over_silence_and_outages(api: ScriptedApi) -> None:
+def test_followed_log_survives_silence_and_outages(api: ScriptedApi) -> None:
     away = {"title": "", "status": 503, "detail": "Nobody answers at node a/b.", "code": "node_away"}
     api.on(
         "/logs",
@@ -131,7 +129,7 @@ def test_a_log_is_followed_over_silence_and_outages(api: ScriptedApi) -> None:
     )
     waits: list[float] = []
     with ApiClient(api.url, "t") as client:
-        news = followed(client, "/logs", 100, pause=waits.append)
+        news = follow_logs(client, "/logs", 100, pause=waits.append)
         first, lost, second = islice(news, 3)
         with pytest.raises(CommandFailed):
             next(news)
@@ -145,12 +143,12 @@ def test_a_log_is_followed_over_silence_and_outages(api: ScriptedApi) -> None:
 @pytest.mark.parametrize(
     ("command", "value", "path", "body", "sentence"),
     [
-        ("max-replicas", "4", "max-replicas-per-model", {"value": 4}, "a/b: 4 a model, set by an admin."),
-        ("vram-budget", "80%", "vram-budget", {"value": "80%"}, "a/b: 80%, as the node says."),
-        ("vram-budget", "", "vram-budget", {"value": ""}, "a/b: 80%, as the node says."),
+        ("max-replicas", "4", "max-replicas-per-model", {"value": 4}, "a/b: 4 per model, set by an admin."),
+        ("vram-budget", "80%", "vram-budget", {"value": "80%"}, "a/b: 80%, as the node reports."),
+        ("vram-budget", "", "vram-budget", {"value": ""}, "a/b: 80%, as the node reports."),
     ],
 )
-def test_an_override_is_set_handed_back_and_shown(
+def test_override_is_set_removed_and_shown(
     api: ScriptedApi, command: str, value: str, path: str, body: object, sentence: str
 ) -> None:
     api.on(f"{NODE}/{path}", as_json({}))
@@ -162,7 +160,7 @@ def test_an_override_is_set_handed_back_and_shown(
     assert nodesmith(api, "nodes", command, "a/b", "--hand-back").exit_code == 0
     assert sent(api) == ("DELETE", f"{NODE}/{path}", None)
     api.asked.clear()
-    told = json.loads(nodesmith(api, "nodes", command, "a/b", "--json").output)
-    assert f"{path.replace('-', '_')}_manually_set" in told
+    answer = json.loads(nodesmith(api, "nodes", command, "a/b", "--json").output)
+    assert f"{path.replace('-', '_')}_manually_set" in answer
     assert [verb for verb, *_ in api.asked] == ["GET"]
     assert nodesmith(api, "nodes", command, "a/b", value, "--hand-back").exit_code == 2

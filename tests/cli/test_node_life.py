@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.main import make_app
+from nodesmith.cli.main import make_app
 from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
 
 
@@ -30,7 +30,7 @@ def run(api: ScriptedApi, *arguments: str) -> Result:
         ("rm", "DELETE", "/api/nodes/a%2Fb", "reason=new+disks", None),
     ],
 )
-def test_the_command_asks_and_says_what_came_of_it(
+def test_lifecycle_command_sends_the_request_and_prints_the_result(
     api: ScriptedApi, command: str, verb: str, path: str, query: str, body: object
 ) -> None:
     answer = {"message": "done", "status": "draining", "cancelled": ["op-1"]}

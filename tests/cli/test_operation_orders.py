@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.main import make_app
+from nodesmith.cli.main import make_app
 from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
 from tests.cli.test_follow import view
 
@@ -31,21 +31,21 @@ def sent(script: ScriptedApi) -> Any:
 
 
 @pytest.mark.parametrize("verb", ["cancel", "dismiss"])
-def test_an_order_by_filter_only_shows_what_it_would_concern_until_yes_is_said(script: ScriptedApi, verb: str) -> None:
+def test_action_by_filter_is_only_previewed_without_yes(script: ScriptedApi, verb: str) -> None:
     preview = {"preview": True, "matched": 1, "operations": [ITEM]}
     done = {"preview": False, "matched": 1, "accepted": 1, "operations": [{**ITEM, "accepted": True}]}
     script.on(f"/api/operations/{verb}", as_json(preview), as_json(done))
     looked = run(script, verb, "--node", "n1", "--state", "waiting")
     assert looked.exit_code == 1
     assert sent(script) == {"node": "n1", "state": "waiting", "preview": True}
-    assert f"1 to {verb}. Nothing was done yet: say --yes." in looked.stdout
+    assert f"1 to {verb}. Nothing was changed: add --yes to {verb}." in looked.stdout
     did = run(script, verb, "--node", "n1", "--yes", "--reason", "wrong rack")
     assert did.exit_code == 0, did.output
     assert sent(script) == {"node": "n1", "reason": "wrong rack"}
     assert f"{verb}: 1 of 1 accepted." in did.stdout
 
 
-def test_what_was_refused_is_named_and_is_an_exit_code(script: ScriptedApi) -> None:
+def test_refused_operations_are_named_and_set_the_exit_code(script: ScriptedApi) -> None:
     refused = {**ITEM, "accepted": False, "note": "it is removing echo already"}
     script.on("/api/operations/cancel", as_json({"preview": False, "matched": 1, "operations": [refused]}))
     done = run(script, "cancel", "--batch", "b", "--yes")
@@ -54,7 +54,7 @@ def test_what_was_refused_is_named_and_is_an_exit_code(script: ScriptedApi) -> N
 
 
 @pytest.mark.parametrize("arguments", [["cancel"], ["dismiss"], ["cancel", "op", "--node", "n1"]])
-def test_neither_nothing_nor_both_is_asked_for(script: ScriptedApi, arguments: list[str]) -> None:
+def test_action_requires_either_an_id_or_a_filter(script: ScriptedApi, arguments: list[str]) -> None:
     done = run(script, *arguments)
     assert done.exit_code == 2
     assert script.asked == []

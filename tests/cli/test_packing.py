@@ -1,4 +1,4 @@
-"""Packing: the same files are the same archive, and what is no backend is refused."""
+"""Packing is reproducible, and refuses a folder that is not a backend."""
 
 import json
 import os
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from agent.archive import Unpacker
-from agent.gate import Limits
-from cli.failures import CommandFailed
-from cli.main import make_app
-from gallery.index import read_index
+from nodesmith.agent.disk.archive import Unpacker
+from nodesmith.agent.disk.archive_policy import ArchiveLimits
+from nodesmith.cli.errors import CommandFailed
+from nodesmith.cli.main import make_app
+from nodesmith.gallery.index import read_index
 
 
 def packed(*arguments: str) -> str:
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_the_same_files_are_the_same_archive_wherever_they_lie(folder: Path, tmp_path: Path) -> None:
+def test_same_files_give_the_same_archive_in_any_folder(folder: Path, tmp_path: Path) -> None:
     made = []
     for number, mtime in enumerate((1, 2_000_000_000)):
         os.utime(folder / "run.sh", (mtime, mtime))
@@ -49,11 +49,11 @@ def test_the_entry_beside_it_is_an_index(folder: Path, tmp_path: Path) -> None:
     assert entry.artifact.size == (tmp_path / "my-tool-1.0.tar.gz").stat().st_size
 
 
-def test_what_is_no_backend_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_folder_without_run_script_is_refused(folder: Path, tmp_path: Path) -> None:
     (folder / "run.sh").unlink()
     with pytest.raises(CommandFailed, match=r"no run\.sh"):
         packed(str(folder), "--output", str(tmp_path))
-    with pytest.raises(CommandFailed, match="no name and version"):
+    with pytest.raises(CommandFailed, match="not a valid name and version"):
         packed(str(folder), "--name", "a/b", "--output", str(tmp_path))
     assert not list(tmp_path.glob("*.tar.gz"))
 
@@ -66,28 +66,32 @@ def test_links_and_empty_folders_come_along(folder: Path, tmp_path: Path) -> Non
     packed(str(folder), "--output", str(tmp_path))
     unpacked = tmp_path / "unpacked"
     with (tmp_path / "my-tool-1.tar.gz").open("rb") as archive:
-        Unpacker(unpacked, Limits(100, 1000), threading.Event(), lambda: None).unpack(lambda: archive)
+        Unpacker(unpacked, ArchiveLimits(100, 1000), threading.Event(), lambda: None).unpack(lambda: archive)
     assert (unpacked / "models").is_dir()
     assert (unpacked / "lib64" / "engine").read_bytes() == b"\x7fELF"
     assert (unpacked / "lib" / "start").readlink() == Path("../run.sh")
     assert (unpacked / "lib" / "later").readlink() == Path("not-yet")
 
 
-def test_what_no_node_could_have_is_named(folder: Path, tmp_path: Path) -> None:
+def test_unpackable_file_is_named(folder: Path, tmp_path: Path) -> None:
     for odd in ("/etc/hostname", "../../elsewhere"):
         (folder / "odd").symlink_to(odd)
         with pytest.raises(CommandFailed, match="odd links to"):
             packed(str(folder), "--output", str(tmp_path))
         (folder / "odd").unlink()
+    (folder / "metadata.json").write_text("{}")
+    with pytest.raises(CommandFailed, match="Nodesmith reserves"):
+        packed(str(folder), "--output", str(tmp_path))
+    (folder / "metadata.json").unlink()
     os.mkfifo(folder / "pipe")
-    with pytest.raises(CommandFailed, match="pipe is neither"):
+    with pytest.raises(CommandFailed, match="pipe is not a file"):
         packed(str(folder), "--output", str(tmp_path))
     assert not [path for path in tmp_path.iterdir() if path != folder]
 
 
-def test_an_archive_is_not_written_into_what_is_packed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_is_not_written_into_the_packed_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    with pytest.raises(CommandFailed, match="would lie in the folder"):
+    with pytest.raises(CommandFailed, match="is inside the folder"):
         packed(".")
     packed(".", "--output", "..")
     assert (folder.parent / "my-tool-1.tar.gz").is_file()

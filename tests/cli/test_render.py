@@ -5,13 +5,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console, RenderableType
 
-from cli import nodes, operations, render
-from cli.watch import summary
-from contracts.messages import Installed
-from contracts.node_http import NodeView
-from contracts.operation_http import OperationDetail, OperationEvent, OperationView, ProgressView
-from domain.node import NodeStatus, NodeType, Protocol
-from domain.operation import Kind, Phase, Reason, State
+from nodesmith.cli.commands import nodes, operations
+from nodesmith.cli.output import render
+from nodesmith.cli.output.watch import summary
+from nodesmith.contracts.http.nodes import NodeView
+from nodesmith.contracts.http.operations import OperationDetail, OperationEvent, OperationView, ProgressView
+from nodesmith.contracts.nats.messages import BackendConfinement, Installed
+from nodesmith.domain.node import NodeStatus, NodeType, Protocol
+from nodesmith.domain.operation import Kind, Phase, Reason, State
 
 NOW = datetime(2026, 11, 16, 3, 0, tzinfo=UTC)
 OP_ID = "019a8c5e-1f2a-7b3c-8d4e-5f6071829304"
@@ -105,7 +106,7 @@ def test_at_80_columns_ids_names_and_states_are_whole() -> None:
 
 def test_a_wide_terminal_shows_more() -> None:
     heading = drawn(render.table([node("agent-1")], nodes.COLUMNS, 200), 200)[0]
-    assert heading.split() == ["NAME", "STATUS", "HEARD", "OPS", "DISK", "FREE", "RAM", "FREE", "PROTOCOL", "ID"]
+    assert heading.split() == ["NAME", "STATUS", "HEARTBEAT", "OPS", "DISK", "FREE", "RAM", "FREE", "PROTOCOL", "ID"]
 
 
 def test_a_name_full_of_markup_is_shown_as_it_is() -> None:
@@ -113,7 +114,21 @@ def test_a_name_full_of_markup_is_shown_as_it_is() -> None:
     assert any("[/nope]" in line for line in drawn(render.facts(nodes.describe(node("[/nope]"))), 80))
 
 
-def test_an_operation_is_shown_with_its_whole_story() -> None:
+@pytest.mark.parametrize(
+    ("missing", "shown"),
+    [
+        ([], "on: Landlock 6, user agent, nothing missing"),
+        (["ports", "[red]x"], "on: Landlock 6, user agent, not hidden: ports, [red]x"),
+    ],
+)
+def test_a_node_is_shown_with_the_confinement_of_its_backends(missing: list[str], shown: str) -> None:
+    told = BackendConfinement(mode="on", landlock_abi=6, user="agent", missing=missing)
+    view = node("agent-1").model_copy(update={"confinement": told})
+    assert any(shown in line for line in drawn(render.facts(nodes.describe(view)), 100))
+    assert not any("confinement" in line for line in drawn(render.facts(nodes.describe(node("agent-1"))), 100))
+
+
+def test_operation_is_shown_with_its_timeline() -> None:
     event = OperationEvent(
         id=7, op_id=OP_ID, node_id="n1", node_name="agent-1", backend="echo", kind=Kind.INSTALL,
         state=State.WAITING, reason=Reason.NODE_AWAY, at=NOW, message="waiting: the node does not answer",
@@ -121,13 +136,13 @@ def test_an_operation_is_shown_with_its_whole_story() -> None:
     page = operation(
         state=State.WAITING,
         message="waiting: the node does not answer",
-        remedy="It goes on by itself when the node is back.",
+        remedy="It continues when the node is back.",
         until=NOW + timedelta(days=7),
         timeline=[event],
     )
     text = "\n".join(drawn(operations.page(page, 120), 120))
     assert "waiting: the node does not answer, until 2026-11-23" in text
-    assert "It goes on by itself when the node is back." in text
+    assert "It continues when the node is back." in text
     assert "2026-11-16" in text
 
 
@@ -141,17 +156,17 @@ INSTALLED = Installed(version="2", digest="sha256:a", installed_at=NOW)
             {"changed": True, "bytes_fetched": 2_000_000, "bytes_reused": 8_000_000, "before": Installed(version="1")},
             "2.0 MB fetched, 8.0 MB reused (was 1)",
         ),
-        ({"changed": False}, "nothing changed: it was there already"),
-        ({"changed": True, "before": INSTALLED, "after": INSTALLED}, "started: it was installed already"),
+        ({"changed": False}, "nothing changed: it was already installed"),
+        ({"changed": True, "before": INSTALLED, "after": INSTALLED}, "started: it was already installed"),
     ],
 )
-def test_the_last_word_tells_what_changed(fields: dict[str, object], expected: str) -> None:
+def test_summary_describes_what_changed(fields: dict[str, object], expected: str) -> None:
     ended = operation(state=State.SUCCEEDED, ended_at=NOW + timedelta(seconds=42), **fields)
     line = drawn(summary(ended), 200)[0]
     assert line == f"succeeded: install echo 2 on agent-1 after 42 s; {expected}"
 
 
-def test_the_last_word_of_a_failure_names_the_remedy() -> None:
+def test_summary_of_a_failure_names_the_remedy() -> None:
     ended = operation(
         state=State.FAILED, ended_at=NOW, message="failed: the archive is damaged", remedy="Build the archive again."
     )

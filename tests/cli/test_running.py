@@ -1,4 +1,4 @@
-"""What `up` and `status` say to a person, at 80 columns."""
+"""The terminal output of `up` and `status` at 80 columns."""
 
 import io
 import re
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli import board
-from cli.running import Terminal
-from cli.up import tell_status
-from stack.api import LocalApi
-from stack.home import Connection, Home
+from nodesmith.cli.commands.up import render_status
+from nodesmith.cli.commands.up_session import TerminalView
+from nodesmith.cli.output import board
+from nodesmith.stack.api import LocalApi
+from nodesmith.stack.home import Connection, Home
 from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
 
 SINCE = "2026-11-17T17:38:20Z"
@@ -42,12 +42,12 @@ READY = {
 
 
 def test_sign_in_link_stands_alone_and_whole_on_its_line() -> None:
-    lines = printed(lambda console: Terminal(console).ready(READY, detached=False))
+    lines = printed(lambda console: TerminalView(console).ready(READY, detached=False))
     assert LINK in [line.strip() for line in lines]
 
 
 def test_paths_and_commands_are_not_broken_at_the_edge() -> None:
-    lines = printed(lambda console: Terminal(console).ready(READY, detached=True))
+    lines = printed(lambda console: TerminalView(console).ready(READY, detached=True))
     assert f"{HOME}/logs" in {line.rpartition(" ")[2] for line in lines}
     assert any(line.startswith("Try ") and line.endswith(f"--watch --home {HOME}") for line in lines)
 
@@ -67,25 +67,25 @@ def api(script: ScriptedApi, tmp_path: Path) -> LocalApi:
 def test_status_names_a_hold_who_made_it_why_and_since_when(script: ScriptedApi, api: LocalApi) -> None:
     script.on("/api/nodes", as_json([{"status": "healthy", "open_operations": 2}]))
     script.on("/api/hold", as_json({"held": True, "reason": "switch repair", "by": "alice", "since": SINCE}))
-    found = {"pid": 7, "url": script.url, "logs": "logs", "processes": [], **board.ask(api)}
-    told = "\n".join(printed(lambda console: tell_status(console, Home(Path("home")), found)))
+    found = {"pid": 7, "url": script.url, "logs": "logs", "processes": [], **board.fetch_summary(api)}
+    output = "\n".join(printed(lambda console: render_status(console, Home(Path("home")), found)))
     since = f"{datetime(2026, 11, 17, 17, 38, 20, tzinfo=UTC).astimezone():%Y-%m-%d %H:%M:%S}"
-    assert "1 of 1 nodes healthy, 2 open operations" in told
-    assert re.search(rf"Held since {since} \S+ by alice: switch repair", told)
-    assert "nodesmith release" in told
+    assert "1 of 1 nodes healthy, 2 open operations" in output
+    assert re.search(rf"Held since {since} \S+ by alice: switch repair", output)
+    assert "nodesmith release" in output
 
 
-def test_status_without_a_hold_says_nothing_of_it(script: ScriptedApi, api: LocalApi) -> None:
+def test_status_without_a_hold_does_not_mention_it(script: ScriptedApi, api: LocalApi) -> None:
     script.on("/api/nodes", as_json([]))
     script.on("/api/hold", as_json({"held": False}))
-    found = {"pid": 7, "url": script.url, "logs": "logs", "processes": [], **board.ask(api)}
+    found = {"pid": 7, "url": script.url, "logs": "logs", "processes": [], **board.fetch_summary(api)}
     assert (found["hold"], found["fleet"]) == (None, {"healthy": 0, "nodes": 0, "open_operations": 0})
-    assert "Held" not in "".join(printed(lambda console: tell_status(console, Home(Path("home")), found)))
+    assert "Held" not in "".join(printed(lambda console: render_status(console, Home(Path("home")), found)))
 
 
-def test_status_without_an_answer_of_the_api_says_so(script: ScriptedApi, api: LocalApi) -> None:
+def test_status_reports_an_unreachable_api(script: ScriptedApi, api: LocalApi) -> None:
     script.on("/api/nodes", as_json({}, status=503))
     script.on("/api/hold", as_json({}, status=503))
-    found = {"pid": 7, "url": script.url, "logs": "logs", "processes": [], **board.ask(api)}
+    found = {"pid": 7, "url": script.url, "logs": "logs", "processes": [], **board.fetch_summary(api)}
     assert (found["hold"], found["fleet"]) == (None, None)
-    assert "The API does not answer." in printed(lambda console: tell_status(console, Home(Path("home")), found))
+    assert "The API does not answer." in printed(lambda console: render_status(console, Home(Path("home")), found))

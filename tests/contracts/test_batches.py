@@ -1,9 +1,9 @@
-"""Every default of a batch is pinned: what nobody says is decided here, and nowhere by accident."""
+"""Every default of a batch is pinned."""
 
-from contracts.batches import BatchInput, BatchRequest, BatchRetry, RetrySelect
-from contracts.messages import UpgradePolicy
-from contracts.temporal import Limits, Policy, Wanted
-from domain.operation import Kind
+from nodesmith.contracts.nats.messages import UpgradePolicy
+from nodesmith.contracts.temporal.batches import BatchInput, BatchRequest, BatchRetry, RetrySelect
+from nodesmith.contracts.temporal.operations import Intent, Limits, Policy
+from nodesmith.domain.operation import Kind
 
 
 def test_defaults_of_a_batch_request() -> None:
@@ -55,7 +55,7 @@ def test_defaults_of_a_batch_run() -> None:
         "carried": None,
     }
     assert dict(Limits()) == {"wait_for_node_s": None, "deadline_s": None, "max_attempts": None}
-    assert Wanted(backend="", family="").force is False
+    assert Intent(backend="", family="").force is False
 
 
 def test_a_retry_of_a_batch_is_of_the_failed_unless_somebody_says_otherwise() -> None:

@@ -5,8 +5,12 @@ The values are written here a second time on purpose. Who changes one changes it
 
 from datetime import timedelta
 
-from contracts.temporal import FleetWatch, OperationInput, Policy
-from runtime.settings import ControlSettings
+import pytest
+
+from nodesmith.contracts.temporal.operations import FleetWatch, OperationInput, Policy
+from nodesmith.domain.access import Role
+from nodesmith.runtime.settings import ControlSettings
+from tests.sources import ENVIRONMENT
 
 POLICY = {
     "wait_for_node": timedelta(days=7),
@@ -32,11 +36,17 @@ SETTINGS = {
     "nats_credential_lifetime": timedelta(hours=24),
     "sign_in_failures": 30,
     "auto_approve": False,
+    "pending_nodes": 100,
+    "localai_workers": False,
     "gallery_refresh": timedelta(hours=1),
     "upload_limit": 50 * 1024**3,
     "upgrade_check": timedelta(hours=6),
     "auto_upgrade": False,
     "uri_schemes": frozenset({"file", "http", "https", "oci"}),
+    "uri_installs": Role.ADMIN,
+    "source_hosts": (),
+    "source_networks": (),
+    "source_folders": (),
     "uri_without_digest": False,
     "registry_timeout": timedelta(seconds=5),
     "control_slots": 200,
@@ -48,14 +58,20 @@ SETTINGS = {
     "api_host": "127.0.0.1",
     "api_port": 8900,
     "listen_host": "",
-    "trusted_proxies": "127.0.0.1",
+    "new_root": "",
+    "trusted_proxies": "",
+    "max_connections": 4000,
+    "max_connections_per_address": 1000,
+    "temporal_ui_port": 8233,
+    "temporal_ui_server": "",
     "log_level": "INFO",
 }
 ADDRESSES_AND_SECRETS = {
     *("database_url", "database_password_file", "nats_url", "nats_public_url", "nats_account_seed_file"),
     *("nats_operator_seed_file", "nats_system_seed_file", "temporal_address", "temporal_namespace", "temporal_ui_url"),
     *("tls_cert_file", "tls_key_file", "ca_file", "public_url", "admin_token_file", "registration_token_file"),
-    *("gallery_folder", "sources_key_file"),
+    *("gallery_folder", "sources_key_file", "order_keys"),
+    *("temporal_ca_file", "temporal_cert_file", "temporal_key_file"),
 }
 """what every installation has of its own"""
 
@@ -70,6 +86,12 @@ def test_run_without_a_policy_has_the_same_one() -> None:
 
 def test_every_default_of_the_fleet_watch_is_pinned() -> None:
     assert dict(FleetWatch()) == WATCH
+
+
+@pytest.fixture(autouse=True)
+def without_settings_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name)
 
 
 def test_settings_fill_the_policy_with_these_defaults() -> None:

@@ -1,13 +1,13 @@
 from pathlib import Path
 
-from contracts.diagram import page
-from domain.operation import TRANSITIONS
+from nodesmith.contracts.diagram import page
+from nodesmith.domain.operation import TRANSITIONS
 
-COMMITTED = Path(__file__).parents[2] / "docs" / "states.md"
+COMMITTED = Path(__file__).parents[2] / "docs" / "reference" / "states.md"
 
 
 def test_the_page_in_the_documentation_is_the_table_in_the_code() -> None:
-    assert COMMITTED.read_text() == page(), "run: python -m contracts.diagram > docs/states.md"
+    assert COMMITTED.read_text() == page(), "run: python -m nodesmith.contracts.diagram > docs/reference/states.md"
 
 
 def test_every_edge_is_on_the_page() -> None:

@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from contracts.durations import Duration
+from nodesmith.contracts.durations import Duration
 
 DURATION = TypeAdapter(Duration)
 

@@ -1,9 +1,9 @@
 import pytest
 from pydantic import ValidationError
 
-from contracts.node_http import NodeView, RegisterRequest
-from contracts.operation_http import InstallRequest
-from domain.node import NodeStatus, Protocol
+from nodesmith.contracts.http.nodes import NodeView, RegisterRequest
+from nodesmith.contracts.http.operations import InstallRequest
+from nodesmith.domain.node import NodeStatus, Protocol
 
 DIGEST = "ab" * 32
 

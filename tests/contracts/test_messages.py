@@ -3,7 +3,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from contracts.messages import (
+from nodesmith.contracts.nats.messages import (
     Answer,
     BackendList,
     CancelAnswer,
@@ -15,15 +15,15 @@ from contracts.messages import (
     Heartbeat,
     Installed,
     Message,
+    NodeOperationStatus,
     OpQuestion,
     OpReply,
-    OpStanding,
     Outcome,
     Progress,
     Resources,
     Result,
 )
-from domain.operation import Kind, Phase, Reason
+from nodesmith.domain.operation import Kind, Phase, Reason
 
 OUTCOME = Outcome(
     op_id="op",
@@ -43,7 +43,7 @@ MESSAGES = [
     OUTCOME,
     Progress(op_id="op", percentage=0.0, phase=Phase.DOWNLOADING, seq=3, bytes_done=5, eta_s=1.5),
     OpQuestion(op_id="op"),
-    OpReply(op_id="op", standing=OpStanding.RUNNING, progress=Progress(op_id="op")),
+    OpReply(op_id="op", standing=NodeOperationStatus.RUNNING, progress=Progress(op_id="op")),
     CancelCommand(op_id="op", mode=CancelMode.KEEP),
     CancelReply(op_id="op", answer=CancelAnswer.STOPPED, stopped_after_s=0.2, bytes_done=9),
     Heartbeat(node_id="n1", boot_id="b", seq=1, open_ops=["op"], resources=Resources(available_disk=0)),
@@ -100,7 +100,7 @@ def test_progress_always_carries_its_percentage() -> None:
     assert json.loads(Progress(op_id="op").encode())["percentage"] == 0.0
 
 
-def test_nothing_free_is_a_fact_and_not_known_is_none() -> None:
+def test_zero_resources_and_unknown_resources_differ() -> None:
     sent = json.loads(Heartbeat(node_id="n1", resources=Resources(available_disk=0)).encode())
     assert sent["resources"] == {"available_disk": 0}
 
@@ -112,7 +112,7 @@ def test_nothing_free_is_a_fact_and_not_known_is_none() -> None:
         (b'{"op_id":"op","reason":"sunspots"}', "reason"),
     ],
 )
-def test_words_of_a_newer_agent_read_as_unknown(payload: bytes, field: str) -> None:
+def test_enum_values_of_a_newer_agent_read_as_unknown(payload: bytes, field: str) -> None:
     assert getattr(CommandReply.decode(payload), field).name == "UNKNOWN"
 
 

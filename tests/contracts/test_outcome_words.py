@@ -1,12 +1,12 @@
-"""What people read when an operation has succeeded."""
+"""The description of a successful operation."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from contracts.messages import Installed, Outcome
-from contracts.outcome_words import what_changed
-from domain.operation import Kind
+from nodesmith.contracts.nats.messages import Installed, Outcome
+from nodesmith.contracts.outcome_words import what_changed
+from nodesmith.domain.operation import Kind
 
 THEN = datetime(2026, 11, 16, tzinfo=UTC)
 ONE = Installed(version="1", digest="sha256:a", installed_at=THEN)
@@ -31,5 +31,5 @@ TWO = Installed(version="2", digest="sha256:b", installed_at=THEN)
         (Kind.REMOVE, {"changed": False}, "it was not installed; nothing changed"),
     ],
 )
-def test_a_success_says_what_changed(kind: Kind, fields: dict[str, object], words: str):
+def test_success_describes_the_change(kind: Kind, fields: dict[str, object], words: str):
     assert what_changed(Outcome.model_validate({"op_id": "op", **fields}), kind) == words

@@ -1,4 +1,4 @@
-"""What a node may send in place of a number or a word: the rest of its message still counts."""
+"""Invalid values from a node: the rest of the message still counts."""
 
 import json
 import math
@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from contracts.messages import BackendList, CancelReply, CommandReply, Heartbeat, OpReply, Outcome, Progress
+from nodesmith.contracts.nats.messages import (
+    BackendList,
+    CancelReply,
+    CommandReply,
+    Heartbeat,
+    OpReply,
+    Outcome,
+    Progress,
+)
 
 HUGE = 2**70
 ODD_NUMBERS = [HUGE, -1, -HUGE, str(HUGE), "lots", 1.5, 1e30, math.nan, math.inf, -math.inf, None, [], {}]
@@ -111,13 +119,13 @@ def test_message_about_no_operation_is_unreadable(message: type[Progress], ident
 
 @pytest.mark.parametrize("field", ["node_id", "boot_id"])
 @pytest.mark.parametrize("identifier", ["a\0b", "x" * 256])
-def test_heartbeat_of_nobody_is_unreadable(field: str, identifier: str) -> None:
+def test_heartbeat_without_a_node_is_refused(field: str, identifier: str) -> None:
     with pytest.raises(ValueError, match=field):
         Heartbeat.decode(sent(**{"node_id": "n1", field: identifier}))
 
 
 @pytest.mark.parametrize("message", [Outcome, CommandReply, CancelReply, BackendList])
-def test_error_is_as_long_as_a_person_reads(message: type[Outcome]) -> None:
+def test_error_text_is_truncated(message: type[Outcome]) -> None:
     told = message.decode(sent(op_id="op", error="no space left on device. " + "x" * 500_000)).error
     assert (len(told), told[:25], told[-1]) == (4000, "no space left on device. ", "…")
 
@@ -134,3 +142,16 @@ def test_list_with_a_name_that_cannot_be_a_key_is_unreadable(field: str) -> None
     """Leaving the entry out would say that this backend is not on the node."""
     with pytest.raises(ValueError, match="name of a backend"):
         BackendList.decode(sent(backends=[{"name": "echo"}, {"name": "echo", field: "x" * 256}]))
+
+
+@pytest.mark.parametrize("value", [7, "on", [], {"missing": 7, "landlock_abi": "lots", "user": None}], ids=repr)
+def test_heartbeat_with_an_odd_confinement_still_counts(value: object) -> None:
+    beat = Heartbeat.decode(sent(node_id="n", seq=3, resources={"total_ram": 5, "confinement": value}))
+    assert (beat.seq, beat.resources.total_ram) == (3, 5)
+
+
+def test_what_a_node_says_is_missing_is_bounded() -> None:
+    said = {"missing": ["x" * 300, 7, "", *(["signals"] * 50)], "user": "u" * 300}
+    confinement = Heartbeat.decode(sent(node_id="n", resources={"confinement": said})).resources.confinement
+    assert confinement is not None
+    assert (set(confinement.missing), len(confinement.missing), len(confinement.user)) == ({"signals"}, 20, 255)

@@ -1,6 +1,6 @@
 import pytest
 
-from contracts import subjects
+from nodesmith.contracts.nats import subjects
 
 
 @pytest.mark.parametrize(
@@ -15,9 +15,11 @@ from contracts import subjects
         (subjects.cancel("n1"), "nodes.n1.backend.cancel"),
         (subjects.operation("n1"), "nodes.n1.backend.op"),
         (subjects.heartbeat("n1"), "nodes.n1.heartbeat"),
+        (subjects.trust("n1"), "nodes.n1.trust"),
         (subjects.progress("n1", "op1"), "nodes.n1.backend.install.op1.progress"),
         (subjects.outcome("n1", "op1"), "nodes.n1.backend.install.op1.outcome"),
-        (subjects.inbox("n1"), "_INBOX_n1"),
+        (subjects.reply(subjects.operation("n1"), "s", "t"), "_R.n1.s.t"),
+        (subjects.replies("s"), "_R.*.s.*"),
     ],
 )
 def test_a_subject_is_spelled_as_localai_and_our_agents_expect_it(rendered: str, expected: str) -> None:
@@ -57,28 +59,30 @@ def may(patterns: list[str], subject: str) -> bool:
     return any(matches(pattern, subject) for pattern in patterns)
 
 
-@pytest.mark.parametrize("protocol", [1, 2])
-def test_a_node_may_send_its_own_reports_and_no_others(protocol: int) -> None:
-    allowed = subjects.node_publishes("n1", protocol=protocol)
+def test_a_node_may_send_its_own_reports_and_no_others() -> None:
+    allowed = subjects.node_publishes("n1")
     assert all(may(allowed, subject) for subject in reports_of("n1"))
     assert not any(may(allowed, subject) for subject in [*reports_of("n2"), *commands_to("n1"), *commands_to("n2")])
 
 
-def test_a_node_hears_its_own_commands_and_no_others() -> None:
+def test_node_may_subscribe_only_to_its_own_commands() -> None:
     allowed = subjects.node_subscribes("n1")
-    assert all(may(allowed, subject) for subject in [*commands_to("n1"), "_INBOX_n1.abc"])
-    foreign = [*commands_to("n2"), *reports_of("n2"), "_INBOX_n2.abc", "_INBOX.abc"]
+    assert all(may(allowed, subject) for subject in commands_to("n1"))
+    foreign = [*commands_to("n2"), *reports_of("n2"), "_INBOX.abc", "_R.n1.s.t", "_R.n2.s.t"]
     assert not any(may(allowed, subject) for subject in foreign)
 
 
-def test_only_a_localai_worker_may_answer_on_the_shared_inbox() -> None:
-    assert may(subjects.node_publishes("n1", protocol=1), "_INBOX.abc.def")
-    assert not may(subjects.node_publishes("n1", protocol=2), "_INBOX.abc.def")
+def test_a_node_answers_on_its_own_reply_subjects_only() -> None:
+    asked, foreign = subjects.operation("n1"), subjects.operation("n2")
+    assert may(subjects.node_publishes("n1"), subjects.reply(asked, "s", "t"))
+    assert not may(subjects.node_publishes("n1"), subjects.reply(foreign, "s", "t"))
+    assert not may(subjects.node_publishes("n1"), "_INBOX.abc.def")
+    assert may(subjects.CONTROL_SUBSCRIBES, subjects.reply(asked, "s", "t"))
 
 
 @pytest.mark.parametrize("node_id", ["*", ">", "n1.>", "n1.*"])
 def test_a_node_id_made_of_wildcards_gives_no_further_rights(node_id: str) -> None:
-    granted = [*subjects.node_publishes(node_id, protocol=2), *subjects.node_subscribes(node_id)]
+    granted = [*subjects.node_publishes(node_id), *subjects.node_subscribes(node_id)]
     assert not any(may(granted, subject) for subject in [*reports_of("n1"), *commands_to("n1")])
 
 
@@ -90,7 +94,7 @@ def test_a_node_id_made_of_wildcards_gives_no_further_rights(node_id: str) -> No
         (subjects.EVERY_HEARTBEAT, subjects.heartbeat("n1")),
     ],
 )
-def test_the_control_plane_hears_every_node(pattern: str, subject: str) -> None:
+def test_control_plane_may_subscribe_to_every_node(pattern: str, subject: str) -> None:
     assert matches(pattern, subject)
     assert may(subjects.CONTROL_SUBSCRIBES, subject)
 

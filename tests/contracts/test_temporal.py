@@ -4,22 +4,22 @@ import pytest
 from pydantic import ValidationError
 from temporalio.contrib.pydantic import pydantic_data_converter
 
-from contracts.messages import Outcome, Result
-from contracts.temporal import (
+from nodesmith.contracts.nats.messages import Outcome, Result
+from nodesmith.contracts.temporal.operations import (
     CONTROL_QUEUE,
     SEARCH_ATTRIBUTES,
     CancelRequest,
+    Intent,
     OperationInput,
     OperationRequest,
     Payload,
     Projection,
     RunState,
-    Wanted,
     node_queue,
     operation_workflow_id,
 )
-from domain.identity import family_of
-from domain.operation import Reason, State
+from nodesmith.domain.identity import family_of
+from nodesmith.domain.operation import Reason, State
 
 LONGEST_ON_POSTGRES = 255
 NODE_ID = "0198a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
@@ -28,7 +28,7 @@ REQUEST = OperationRequest(
     op_id="op",
     node_id=NODE_ID,
     node_name="n1",
-    wanted=Wanted(backend="echo", family="echo"),
+    wanted=Intent(backend="echo", family="echo"),
     created_at=datetime(2026, 11, 16, tzinfo=UTC),
 )
 PAYLOADS = [

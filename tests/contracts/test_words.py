@@ -3,10 +3,10 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from contracts import words
-from domain import errors
-from domain.errors import NodesmithError
-from domain.operation import ENDED, Kind, Phase, Reason, State
+from nodesmith.contracts import words
+from nodesmith.domain import errors
+from nodesmith.domain.errors import NodesmithError
+from nodesmith.domain.operation import ENDED, Kind, Phase, Reason, State
 
 AT = datetime(2026, 11, 17, 17, 38, 20, tzinfo=UTC)
 BERLIN = timezone(timedelta(hours=1))
@@ -74,9 +74,9 @@ def test_every_kind_has_a_task_type_for_localai_clients(kind: Kind) -> None:
         (words.tell(State.WAITING, Reason.BACK_OFF, "exit code 1"), "Retrying: the last attempt failed (exit code 1)."),
         (
             words.tell(State.CANCELLING, Reason.BACK_OFF, "attempt 3: x", until=AT),
-            "cancelling: the node has not been told yet: the last attempt failed; it is tried again (attempt 3: x)",
+            "cancelling: the node has not confirmed it yet: the last attempt failed (attempt 3: x)",
         ),
     ],
 )
-def test_an_operation_is_told_in_one_line(said: str, sentence: str) -> None:
+def test_operation_is_described_in_one_line(said: str, sentence: str) -> None:
     assert said == sentence

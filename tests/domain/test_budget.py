@@ -1,9 +1,9 @@
-"""The VRAM budget as people write it."""
+"""Parsing of VRAM budgets."""
 
 import pytest
 
-from domain.budget import NO_BUDGET, parse
-from domain.errors import InvalidRequest
+from nodesmith.domain.budget import NO_BUDGET, parse
+from nodesmith.domain.errors import InvalidRequest
 
 GIB = 2**30
 CARD = 24 * GIB

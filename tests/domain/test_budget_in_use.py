@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.budget import parse
+from nodesmith.domain.budget import parse
 
 GIB = 2**30
 CARD = 24 * GIB

@@ -2,8 +2,8 @@ import inspect
 
 import pytest
 
-from domain import errors
-from domain.errors import NodesmithError
+from nodesmith.domain import errors
+from nodesmith.domain.errors import NodesmithError
 
 CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, NodesmithError)]
 

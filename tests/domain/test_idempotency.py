@@ -1,8 +1,8 @@
-"""What makes two requests one."""
+"""Digests that identify equal requests."""
 
 import pytest
 
-from domain.idempotency import request_digest
+from nodesmith.domain.idempotency import request_digest
 
 ASKED = ("install", "node-1", {"backend": "echo", "force": False})
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.identity import LONGEST_FAMILY, derived_op_id, family_of, intent_digest, new_op_id
+from nodesmith.domain.identity import LONGEST_FAMILY, derived_op_id, family_of, intent_digest, new_op_id
 
 
 def test_an_op_id_is_a_uuid_of_version_7() -> None:

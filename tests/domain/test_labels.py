@@ -1,8 +1,8 @@
-"""Which labels a node may have, and which it has by itself."""
+"""Validation of labels, and automatic labels."""
 
 import pytest
 
-from domain.labels import automatic_labels, complaint, vram_bucket
+from nodesmith.domain.labels import automatic_labels, complaint, vram_bucket
 
 GB, GIB = 10**9, 2**30
 
@@ -45,7 +45,7 @@ def test_labels_up_to_the_limits_are_fine() -> None:
         ),
     ],
 )
-def test_vram_is_labelled_as_on_the_box(total_vram: int, bucket: str) -> None:
+def test_vram_label_is_the_marketed_size(total_vram: int, bucket: str) -> None:
     """R77: 80GB+, 48GB, 24GB, 16GB, 8GB, else exact."""
     assert vram_bucket(total_vram) == bucket
 

@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from domain.node import NodeFacts, NodeStatus, status_of
+from nodesmith.domain.node import NodeFacts, NodeStatus, status_of
 
 NOW = datetime(2026, 11, 16, 3, 0, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(days=30)

@@ -2,8 +2,8 @@ from datetime import timedelta
 
 import pytest
 
-from domain.errors import IllegalTransition
-from domain.operation import ENDED, OPEN, PERMANENT, TRANSITIONS, Event, Reason, State, advance, back_off
+from nodesmith.domain.errors import IllegalTransition
+from nodesmith.domain.operation import ENDED, OPEN, PERMANENT, TRANSITIONS, Event, Reason, State, advance, back_off
 
 ENDS = {
     Event.SUCCEED: State.SUCCEEDED,
@@ -81,6 +81,6 @@ def test_back_off_stays_at_its_cap_for_any_number_of_failures() -> None:
     assert back_off(10**6, first=timedelta(milliseconds=1), cap=timedelta(seconds=1)) == timedelta(seconds=1)
 
 
-def test_what_another_attempt_may_cure_is_not_permanent() -> None:
+def test_retryable_reasons_are_not_permanent() -> None:
     curable = {Reason.DOWNLOAD_FAILED, Reason.INTERRUPTED, Reason.NODE_ERROR, Reason.SOURCE_DOWN}
     assert not curable & PERMANENT

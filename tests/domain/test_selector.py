@@ -1,4 +1,4 @@
-"""Selectors: what they mean, and what is said of those that cannot be read."""
+"""Selectors: matching, and error messages for invalid syntax."""
 
 from contextlib import suppress
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.errors import InvalidRequest
-from domain.selector import EVERYTHING, Operator, Requirement, Selector, parse
+from nodesmith.domain.errors import InvalidRequest
+from nodesmith.domain.selector import EVERYTHING, Operator, Requirement, Selector, parse
 
 LABELS = {"zone": "a", "gpu.vram": "24GB", "node.name": "rack 7, left", "empty": ""}
 

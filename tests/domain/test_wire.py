@@ -1,8 +1,8 @@
 import pytest
 
-from domain.node import NodeStatus, NodeType
-from domain.operation import Kind, Phase, Reason, State
-from domain.wire import WireEnum
+from nodesmith.domain.node import NodeStatus, NodeType
+from nodesmith.domain.operation import Kind, Phase, Reason, State
+from nodesmith.domain.wire_enum import WireEnum
 
 
 @pytest.mark.parametrize("enum", [NodeStatus, NodeType, Kind, Phase, Reason, State])

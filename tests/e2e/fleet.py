@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from domain.operation import ENDED, State
+from nodesmith.domain.operation import ENDED, State
 from tests.e2e.slow_source import Package, SlowSource
 from tests.stack.commands import Machine
 
@@ -19,7 +19,7 @@ PATIENCE_S = 90.0
 
 
 class Fleet:
-    """Asks over HTTP, looks at the agents' disks, and kills processes by name."""
+    """Sends HTTP requests, inspects the agents' disks, and kills processes by name."""
 
     def __init__(self, machine: Machine) -> None:
         connection = machine.home.connection()
@@ -29,7 +29,7 @@ class Fleet:
         self.http = httpx2.AsyncClient(
             base_url=connection.url,
             headers={"Authorization": f"Bearer {connection.token()}"},
-            timeout=10,
+            timeout=60,
             trust_env=False,
         )
 
@@ -49,7 +49,7 @@ class Fleet:
         return found
 
     async def until(self, op_id: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Look until the operation is as wanted; a server that is being restarted is asked again."""
+        """Poll until the operation satisfies the condition; retry while a server restarts."""
         found: dict[str, Any] = {}
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -68,7 +68,7 @@ class Fleet:
         return await self.until(op_id, lambda operation: operation["state"] in states)
 
     def kill(self, name: str) -> None:
-        """As kill -9 does it; the supervisor starts it again."""
+        """Kill a process with SIGKILL; the supervisor restarts it."""
         os.kill(self.machine.pids()[name], signal.SIGKILL)
 
     async def restarted(self, name: str, pid: int) -> None:
@@ -77,11 +77,11 @@ class Fleet:
                 await asyncio.sleep(0.05)
 
     def live(self, node: str, family: str) -> Path:
-        """Where the node serves that backend from."""
+        """Return the folder from which the node serves that backend."""
         return self.machine.folder / "agents" / node / "backends" / family / "current"
 
     def standing(self, node: str, op_id: str) -> str:
-        """What the node has written down of an operation."""
+        """Return the operation's standing in the node's journal."""
         journal = self.machine.folder / "agents" / node / "journal"
         standing: str = json.loads((journal / f"{op_id}.json").read_text())["standing"]
         return standing
@@ -91,6 +91,6 @@ class Fleet:
 
 
 def offer(source: SlowSource, name: str, package: Package) -> dict[str, object]:
-    """Put the package on the source; returns the body of an install request for it."""
+    """Add the package to the source; return the body of an install request for it."""
     source.files[f"{name}.tar.gz"] = package.content
     return {"uri": f"{source.url}/{name}.tar.gz", "name": name, "sha256": package.sha256}

@@ -1,4 +1,4 @@
-"""A real HTTP server of artifacts: Range, If-Range, a rate that the test sets, and a count of what it sent."""
+"""An HTTP artifact server with Range, If-Range, a configurable rate, and a counter of sent bytes."""
 
 import asyncio
 import gzip
@@ -16,7 +16,7 @@ CHUNK = 64 * 1024
 
 @dataclass(frozen=True)
 class Package:
-    """An archive with one file of noise in it."""
+    """An archive with one file of random bytes."""
 
     content: bytes
     noise_sha256: str
@@ -27,7 +27,7 @@ class Package:
 
 
 def package(size: int, members: Sequence[tarfile.TarInfo] = ()) -> Package:
-    """A backend of about `size` bytes that does not compress."""
+    """Create a backend of about `size` incompressible bytes."""
     noise = os.urandom(size)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
@@ -50,13 +50,13 @@ class SlowSource:
     sent: dict[str, int] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
     going: asyncio.Event = field(default_factory=asyncio.Event)
-    """set once something is being sent"""
+    """set when the first byte is sent"""
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._answer(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the client went away, or the test is over: that is what these tests are about
+            pass  # a killed client or the end of the test closes the connection
         finally:
             writer.close()
 

@@ -1,4 +1,4 @@
-"""The worker dies before and after every effect of an operation: each still ends once, and as the node says."""
+"""The worker is killed before and after every effect of an operation; each still ends once, as the node reports."""
 
 import asyncio
 import json
@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from domain.operation import ENDED, Reason, State
-from runtime.settings import ControlSettings
-from runtime.temporal import TemporalRuns, connect
+from nodesmith.domain.operation import ENDED, Reason, State
+from nodesmith.runtime.temporal import TemporalRuns, connect
 from tests.e2e.fleet import Fleet, offer
 from tests.e2e.slow_source import SlowSource, package
 from tests.stack.commands import Machine
@@ -20,13 +19,16 @@ pytestmark = [pytest.mark.private_stack, pytest.mark.timeout(300)]
 
 MB = 1024 * 1024
 NODE = "agent-1"
-PERMIT, RECORD = "store.permits:PermitTable.permit", "store.operations:OperationTable.record"
-COMMAND, CANCEL, ASK = (f"bus.commands:NodeClient.{name}" for name in ("command", "cancel", "ask"))
+PERMIT, RECORD = (
+    "nodesmith.store.operations.permits:PermitTable.permit",
+    "nodesmith.store.operations.operations:OperationTable.record",
+)
+COMMAND, CANCEL, ASK = (f"nodesmith.bus.commands:NodeClient.{name}" for name in ("order", "cancel", "ask"))
 
 
 @dataclass
 class Target:
-    """A stack whose worker can be aimed at."""
+    """A stack whose worker can be killed at a chosen moment."""
 
     fleet: Fleet
     aim: Path
@@ -34,7 +36,7 @@ class Target:
     backend: str
 
     async def worker_dies(self, moment: str) -> None:
-        """The next worker to live, so that its calls are counted from 1; then it is aimed at."""
+        """Restart the worker, so that its calls are counted from 1, and set the moment of its death."""
         pid = self.fleet.machine.pids()["worker"]
         self.fleet.kill("worker")
         await self.fleet.restarted("worker", pid)
@@ -42,7 +44,7 @@ class Target:
 
     async def died(self) -> None:
         async with asyncio.timeout(90):
-            while self.aim.exists():  # noqa: ASYNC110 - the worker removes it as it dies
+            while self.aim.exists():  # noqa: ASYNC110 - the worker removes it when it dies
                 await asyncio.sleep(0.05)
 
     async def install(self, **changes: object) -> str:
@@ -85,23 +87,23 @@ def target(stack: tuple[Fleet, Path], source: SlowSource, request: pytest.Fixtur
 
 
 async def quick(target: Target) -> str:
-    """Ends within its dispatch."""
+    """An operation that ends during its dispatch."""
     return await target.install()
 
 
 async def slow(target: Target) -> str:
-    """Is followed for some seconds."""
+    """An operation that runs for some seconds."""
     target.source.bytes_per_second = MB
     return await target.install()
 
 
 async def broken(target: Target) -> str:
-    """Fails for good: another digest was asked for."""
+    """An operation that fails permanently: the digest is wrong."""
     return await target.install(sha256="0" * 64)
 
 
 async def cancelled(target: Target) -> str:
-    """Is cancelled while the node works on it."""
+    """An operation that is cancelled while the node runs it."""
     target.source.bytes_per_second = MB / 20
     op_id = await target.install()
     await target.source.going.wait()
@@ -117,7 +119,7 @@ EXPECTED: dict[Play, tuple[State, str | None, str, bool]] = {
     broken: (State.FAILED, Reason.BAD_DIGEST, "ended", False),
     cancelled: (State.CANCELLED, Reason.REQUESTED, "cancelled", False),
 }
-"""state and reason of the row, standing in the node's journal, whether the backend serves"""
+"""state and reason of the row, standing in the node's journal, whether the backend is installed"""
 EFFECTS: dict[Play, tuple[tuple[str, int], ...]] = {
     quick: ((PERMIT, 1), (COMMAND, 1), (RECORD, 1)),
     slow: ((PERMIT, 1), (COMMAND, 1), (RECORD, 1), (ASK, 1), (RECORD, 2)),
@@ -125,7 +127,7 @@ EFFECTS: dict[Play, tuple[tuple[str, int], ...]] = {
     cancelled: ((CANCEL, 1), (RECORD, 2)),
 }
 SOON = {(broken, f"{RECORD} after 1"), (quick, f"{COMMAND} after 1"), (cancelled, f"{CANCEL} after 1")}
-"""in every run of the tests; `make chaos` has all of them"""
+"""in every test run; `make chaos` runs all of them"""
 
 
 def moments() -> list[Any]:
@@ -142,8 +144,10 @@ def moments() -> list[Any]:
 
 
 @pytest.mark.parametrize(("play", "moment"), moments())
-async def test_worker_that_dies_around_an_effect_changes_no_end(target: Target, play: Play, moment: str) -> None:
-    """Promises 2 to 4: one end, agreed between row, run, journal and disk; a failed operation is not tried again."""
+async def test_worker_killed_around_an_effect_does_not_change_the_outcome(
+    target: Target, play: Play, moment: str
+) -> None:
+    """Promises 2 to 4: one outcome in row, run, journal and disk; a failed operation is not retried."""
     await target.worker_dies(moment)
     op_id = await play(target)
     await target.died()
@@ -151,16 +155,16 @@ async def test_worker_that_dies_around_an_effect_changes_no_end(target: Target, 
     state, reason, standing, is_live = EXPECTED[play]
     assert (operation["state"], operation["reason"]) == (state, reason), operation["message"]
     await closed(target.fleet, op_id)
-    told = [event["state"] for event in (await target.fleet.operation(op_id))["timeline"]]
-    assert [state for state in told if state in ENDED] == [state]
+    states = [event["state"] for event in (await target.fleet.operation(op_id))["timeline"]]
+    assert [state for state in states if state in ENDED] == [state]
     entry = target.journal(op_id)
     assert (entry["standing"], entry["decision"]) == (standing, 1)
     assert target.is_live() is is_live
 
 
 async def closed(fleet: Fleet, op_id: str) -> None:
-    """The run holds the lock no longer."""
-    client = await connect(ControlSettings(temporal_address=f"127.0.0.1:{fleet.machine.base + 1}"))
+    """Wait until the run has released the lock."""
+    client = await connect(fleet.machine.temporal_settings())
     runs = TemporalRuns(client)
     async with asyncio.timeout(60):
         while op_id in {run.op_id for run in await runs.open_runs()}:  # noqa: ASYNC110 - another process closes it

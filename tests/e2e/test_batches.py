@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from domain.operation import Reason, State
+from nodesmith.domain.operation import Reason, State
 from tests.e2e.fleet import Fleet, offer
 from tests.e2e.slow_source import SlowSource, package
 from tests.e2e.test_install import MB, unique
@@ -30,7 +30,7 @@ async def start(fleet: Fleet, **body: object) -> str:
 
 
 async def test_install_upgrade_rollback_and_removal_on_all_nodes(fleet: Fleet, source: SlowSource) -> None:
-    """S3: Each node is asked once, and says what it did; a removal where it never was has nothing to do."""
+    """S3: each node gets one operation and reports its result; a removal where it is not installed does nothing."""
     name, first = unique("batch"), package(MB // 8)
     body = offer(source, name, first)
     planned = (await fleet.http.post("/api/batches", json={**body, "nodes": NODES, "dry_run": True})).json()
@@ -42,7 +42,7 @@ async def test_install_upgrade_rollback_and_removal_on_all_nodes(fleet: Fleet, s
     second = package(MB // 8)
     upgrade = {**offer(source, name, second), "kind": "upgrade", "nodes": NODES}
     upgraded = await batch_ended(fleet, await start(fleet, **upgrade))
-    assert upgraded["counts"] == {"succeeded": 2, "skipped": 1}, "only nodes that have it are asked"
+    assert upgraded["counts"] == {"succeeded": 2, "skipped": 1}, "only nodes that have it get an operation"
     assert fleet.noise_on_disk("agent-1", name) == second.noise_sha256
 
     rolled_back = await batch_ended(fleet, await start(fleet, kind="rollback", backend=name, nodes=NODES[:2]))
@@ -56,7 +56,7 @@ async def test_install_upgrade_rollback_and_removal_on_all_nodes(fleet: Fleet, s
     assert (job["completed"], job["deletion"]) == (True, True)
 
 
-async def test_a_hold_keeps_everything_off_the_nodes_until_it_is_released(fleet: Fleet) -> None:
+async def test_hold_stops_dispatch_until_it_is_released(fleet: Fleet) -> None:
     held = (await fleet.http.post("/api/hold", json={"reason": "release freeze"})).json()
     assert (held["held"], held["reason"]) == (True, "release freeze")
     try:
@@ -72,7 +72,7 @@ async def test_a_hold_keeps_everything_off_the_nodes_until_it_is_released(fleet:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({"backend": "echo"}, "nodes, selector or everywhere"),
+        ({"backend": "echo"}, "exactly one of nodes, selector and everywhere"),
         ({"backend": "echo", "nodes": ["nobody"]}, "nobody"),
         ({"backend": "echo", "selector": "shelf=none"}, "matches no node"),
         ({"backend": "echo", "selector": "shelf~~none"}, "selector"),
@@ -91,12 +91,13 @@ async def test_bad_batches_are_refused_and_nothing_is_started(fleet: Fleet, body
 
 
 async def test_retry_of_a_batch_goes_to_those_that_failed(fleet: Fleet, source: SlowSource) -> None:
-    """S7: only the failed ones are tried again."""
+    """S7: only the failed ones are retried."""
     name, good = unique("redriven"), package(MB // 8)
     body = {**offer(source, name, good), "sha256": "0" * 64}
     failed = await batch_ended(fleet, await start(fleet, **body, nodes=["agent-1"], max_failures=1))
     assert failed["counts"] == {"failed": 1}
     again = await fleet.http.post(f"/api/batches/{failed['batch_id']}/retry")
+    assert again.status_code == 202, again.text
     assert list(again.json()["jobs"]) == ["agent-1"]
     redriven = await batch_ended(fleet, again.json()["batch_id"])
     assert redriven["retry_of"] == failed["batch_id"]

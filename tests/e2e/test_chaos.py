@@ -1,4 +1,4 @@
-"""Real processes, killed in the middle of an admission, or stopped there and woken late."""
+"""Real processes, killed during an admission, or suspended there and resumed late."""
 
 import asyncio
 import os
@@ -13,8 +13,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from contracts.batches import member_op_id
-from domain.operation import ENDED, State
+from nodesmith.contracts.temporal.batches import member_op_id
+from nodesmith.domain.operation import ENDED, State
+from tests.deadlines import HANGS_S
 from tests.e2e.fleet import Fleet, offer
 from tests.e2e.slow_source import SlowSource, package
 from tests.e2e.test_batches import batch_ended
@@ -27,13 +28,13 @@ pytestmark = [pytest.mark.private_stack, pytest.mark.long, pytest.mark.timeout(6
 
 NODES = [f"sim-{number}" for number in range(1, 13)]
 IN_MEMORY = {"uri": "https://example.invalid/played.tar.gz", "sha256": "0" * 64}
-"""played nodes fetch nothing"""
+"""simulated nodes fetch nothing"""
 TRIES = 6
 
 
 @pytest.fixture(scope="module")
 async def victim(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    """A stack of our own with an agent and twelve played nodes; its timeouts are short."""
+    """A private stack with one agent, twelve simulated nodes and short timeouts."""
     quick = {
         "NODESMITH_POLICY__HEARTBEAT_TIMEOUT": "5",
         "NODESMITH_POLICY__SILENCE": "3",
@@ -43,7 +44,7 @@ async def victim(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Flee
     machine.up(agents=1)
     playing = await asyncio.create_subprocess_exec(
         *(NODESMITH, "simulate", "--home", str(machine.folder), "--nodes", str(len(NODES)), "--install-seconds", "0.3"),
-        env=machine.whole_environment(),
+        env=machine.full_environment(),
         stdout=subprocess.DEVNULL,
     )
     try:
@@ -64,7 +65,7 @@ async def healthy(fleet: Fleet) -> int:
 
 
 async def asked(fleet: Fleet, name: str) -> str:
-    """A batch on every played node; asked again with the same key for as long as nobody answers."""
+    """Start a batch on every simulated node; retry with the same key until the API answers."""
     body = {**IN_MEMORY, "name": name, "nodes": NODES, "max_parallel": 0}
     async with asyncio.timeout(90):
         while True:
@@ -81,7 +82,7 @@ async def asked(fleet: Fleet, name: str) -> str:
 
 
 async def assert_once_each(fleet: Fleet, batch_id: str) -> None:
-    """Whatever was done on that backend, also by a batch that nobody was told of."""
+    """Check all operations on that backend, including those of a batch whose answer was lost."""
     batch = await batch_ended(fleet, batch_id)
     assert batch["counts"] == {"succeeded": len(NODES)}, batch
     listed = await fleet.http.get("/api/operations/history", params={"backend": batch["backend"], "limit": 100})
@@ -95,8 +96,8 @@ async def assert_once_each(fleet: Fleet, batch_id: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["worker", "api"])
-async def test_killed_at_many_moments_of_the_admission_of_a_batch(victim: Fleet, name: str) -> None:
-    """Promise 2: one kill meets batches that are at different moments; targets = operations in each."""
+async def test_batch_admission_survives_kills_at_many_moments(victim: Fleet, name: str) -> None:
+    """Promise 2: one kill hits batches at different moments; each has one operation per target."""
     for apart in (0.01, 0.03, 0.08):
         starting = []
         for _ in range(6):
@@ -111,25 +112,24 @@ async def test_killed_at_many_moments_of_the_admission_of_a_batch(victim: Fleet,
 
 @asynccontextmanager
 async def another(victim: Fleet, name: str, module: str, **changes: str) -> AsyncIterator[None]:
-    """A second process of that kind, started as the first was."""
+    """Start a second process of that kind with the environment of the first."""
     environment = {**os.environ, **environment_of(victim.machine.pids()[name]), **changes}
-    environment.pop("NODESMITH_LISTEN_PORT", None)
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, env=environment)
     try:
         yield
     finally:
         process.terminate()
-        await asyncio.wait_for(process.wait(), 30)
+        await asyncio.wait_for(process.wait(), HANGS_S)
 
 
 async def story_of(victim: Fleet, op_id: str) -> dict[str, Any]:
-    """All that is told of an operation, but for what is derived on read."""
-    told = await victim.operation(op_id)
-    return {name: value for name, value in told.items() if name not in {"temporal_url", "stalled"}}
+    """Return all fields of an operation except those derived on read."""
+    operation = await victim.operation(op_id)
+    return {name: value for name, value in operation.items() if name not in {"temporal_url", "stalled"}}
 
 
-async def test_a_stopped_worker_that_wakes_late_changes_nothing(victim: Fleet, source: SlowSource) -> None:
-    """Truth: another worker has finished meanwhile; row, events and node stay as they are."""
+async def test_suspended_worker_that_resumes_late_changes_nothing(victim: Fleet, source: SlowSource) -> None:
+    """Another worker has finished the operation meanwhile; row, events and node stay unchanged."""
     name, built = unique("slept"), package(6 * MB)
     source.bytes_per_second = 1.5 * MB
     op_id = await victim.accepted("agent-1", **offer(source, name, built))
@@ -137,49 +137,49 @@ async def test_a_stopped_worker_that_wakes_late_changes_nothing(victim: Fleet, s
     sleeper = victim.machine.pids()["worker"]
     os.kill(sleeper, signal.SIGSTOP)
     try:
-        async with another(victim, "worker", "workers.main"):
+        async with another(victim, "worker", "nodesmith.workers.main"):
             assert (await victim.ended(op_id))["state"] == State.SUCCEEDED
             before, sent = await story_of(victim, op_id), source.sent[f"{name}.tar.gz"]
     finally:
         os.kill(sleeper, signal.SIGCONT)
     next_id = await victim.accepted("agent-1", **offer(source, unique("awake"), package(6 * MB)))
     await victim.until(next_id, lambda operation: operation["progress"]["bytes_done"] > 0)
-    # It writes gauges again, in the order it heard them: what it had kept of the first one is written too, if ever.
+    # It writes progress again in the order of arrival, so a buffered report of the first one would be written too.
     awake = await victim.ended(next_id)
-    assert awake["state"] == State.SUCCEEDED, "by the worker that slept: there is no other"
+    assert awake["state"] == State.SUCCEEDED, "finished by the resumed worker: there is no other"
     assert await story_of(victim, op_id) == before
     assert victim.noise_on_disk("agent-1", name) == built.noise_sha256
     assert source.sent[f"{name}.tar.gz"] == sent
 
 
-async def test_a_stopped_api_that_wakes_late_changes_nothing(victim: Fleet) -> None:
-    """Truth: it slept between the start of the run and its own row; the run has ended when it wakes.
+async def test_suspended_api_that_resumes_late_changes_nothing(victim: Fleet) -> None:
+    """It was suspended between the start of the run and its own row; the run has ended when it resumes.
 
-    One that slept too long gives up (503) and writes nothing: only a late 202 has written late.
+    After too long a suspension it answers 503 and writes nothing: only a late 202 has written late.
     """
     port = free_port()
     other = Fleet(victim.machine)
     other.http = httpx2.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}", headers=victim.http.headers, timeout=10, trust_env=False
+        base_url=f"http://127.0.0.1:{port}", headers=victim.http.headers, timeout=60, trust_env=False
     )
-    async with another(victim, "api", "api.main", NODESMITH_API_PORT=str(port)):
+    async with another(victim, "api", "nodesmith.api.main", NODESMITH_API_PORT=str(port)):
         async with asyncio.timeout(60):
             while not await ready(other):  # noqa: ASYNC110 - another process starts
                 await asyncio.sleep(0.1)
-        answers = [await slept_through_a_run(victim, other) for _ in range(TRIES)]
+        answers = [await suspend_during_a_run(victim, other) for _ in range(TRIES)]
         await other.http.aclose()
     assert httpx2.codes.ACCEPTED in answers, answers
 
 
-async def slept_through_a_run(victim: Fleet, other: Fleet) -> int:
-    """What the sleeper answered when it woke."""
+async def suspend_during_a_run(victim: Fleet, other: Fleet) -> int:
+    """Suspend the API during a run; return the status code of its late answer."""
     pids, name = victim.machine.pids(), unique("slept")
-    # A Temporal that was not heard for a second is asked first whether it is there, and then nothing is sent to it.
+    # After a second without an answer, the API probes Temporal before it sends anything.
     await victim.accepted("sim-1", **IN_MEMORY, name=unique("before"))
     os.kill(pids["temporal"], signal.SIGSTOP)
     asking = asyncio.create_task(victim.install("sim-1", **IN_MEMORY, name=name))
     try:
-        await asyncio.sleep(0.3)  # its request lies at Temporal now, which cannot tell us
+        await asyncio.sleep(0.3)  # its request is at Temporal now, which offers no event to await
         os.kill(pids["api"], signal.SIGSTOP)
     finally:
         os.kill(pids["temporal"], signal.SIGCONT)
@@ -198,7 +198,7 @@ async def slept_through_a_run(victim: Fleet, other: Fleet) -> int:
 
 
 async def only_operation(fleet: Fleet, backend: str) -> str:
-    """The one operation on that backend, as soon as there is one."""
+    """Wait for the one operation on that backend and return it."""
     async with asyncio.timeout(60):
         while True:
             listed = (await fleet.http.get("/api/operations", params={"all": True, "limit": 1000})).json()["operations"]

@@ -23,15 +23,15 @@ async def answer(fleet: Fleet, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-async def test_the_line_to_try_works(fleet: Fleet) -> None:
+async def test_readme_command_works(fleet: Fleet) -> None:
     done = await run(fleet, "backends", "install", "echo", "--on", "agent-1", "--watch")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("succeeded: install echo 2 on agent-1")
     assert (fleet.live("agent-1", "echo") / "run.sh").is_file()
 
 
-async def test_every_way_to_the_api_works_with_a_dead_proxy_in_the_environment(fleet: Fleet) -> None:
-    """Lists, a stream, an upload and a node that joins: all of them go to this machine."""
+async def test_every_local_request_bypasses_a_dead_proxy(fleet: Fleet) -> None:
+    """Lists, a stream, an upload and a joining node: all requests go to this machine."""
     dead = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
     behind = Fleet(replace(fleet.machine, environment={**dead, "NO_PROXY": ""}))
     assert await answer(behind, "nodes", "ls")
@@ -70,7 +70,7 @@ async def answer_of_install(fleet: Fleet, node: str, wanted: dict[str, object]) 
     )
 
 
-async def test_watching_as_json_ends_with_the_operation_as_it_ended(fleet: Fleet, source: SlowSource) -> None:
+async def test_json_watch_ends_with_the_final_state(fleet: Fleet, source: SlowSource) -> None:
     source.bytes_per_second = 2_000_000
     done = await answer_of_install(fleet, "agent-2", offer(source, "cli-watched", package(3_000_000)))
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -92,7 +92,7 @@ async def test_a_failed_install_is_exit_code_1_with_a_remedy(fleet: Fleet, sourc
     assert last["op_id"] in (await run(fleet, "ops", "ls")).stdout
 
 
-async def test_a_cancelled_install_is_seen_by_whoever_watches(fleet: Fleet, source: SlowSource) -> None:
+async def test_watcher_sees_a_cancelled_install(fleet: Fleet, source: SlowSource) -> None:
     source.bytes_per_second = 200_000
     watching = asyncio.create_task(answer_of_install(fleet, "agent-1", offer(source, "cli-slow", package(5_000_000))))
     await source.going.wait()
@@ -115,7 +115,7 @@ async def test_a_cancelled_install_is_seen_by_whoever_watches(fleet: Fleet, sour
         (("nodes", "show", "nope"), "There is no node nope.", "nodes ls"),
     ],
 )
-async def test_a_refusal_is_one_sentence_and_a_remedy(
+async def test_refusal_prints_one_sentence_and_a_remedy(
     fleet: Fleet, arguments: tuple[str, ...], sentence: str, remedy: str
 ) -> None:
     done = await run(fleet, *arguments)
@@ -125,16 +125,16 @@ async def test_a_refusal_is_one_sentence_and_a_remedy(
     assert remedy in said[1]
 
 
-async def test_a_wrong_token_is_told_apart_from_a_wrong_address(fleet: Fleet) -> None:
+async def test_wrong_token_and_wrong_address_are_different_errors(fleet: Fleet) -> None:
     done = await run(fleet, "nodes", "ls", "--url", fleet.url, "--token", "wrong")
     assert (done.returncode, "token" in done.stderr) == (1, True)
 
 
-async def test_a_batch_is_planned_watched_and_told(fleet: Fleet, source: SlowSource) -> None:
+async def test_batch_is_planned_watched_and_summarized(fleet: Fleet, source: SlowSource) -> None:
     wanted = offer(source, "cli-batch", package(1000))
     options = ("--uri", str(wanted["uri"]), "--sha256", str(wanted["sha256"]), "--on", "agent-1", "--on", "agent-2")
     planned = await run(fleet, "backends", "install", "cli-batch", *options, "--dry-run")
-    assert planned.stdout.startswith("cli-batch: 2 nodes, 0 left out. Nothing was started.")
+    assert planned.stdout.startswith("cli-batch: 2 nodes, 0 skipped. Nothing was started.")
     done = await run(fleet, "backends", "install", "cli-batch", *options, "--watch")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "completed: install cli-batch: done on 2 of 2 nodes"
@@ -155,15 +155,15 @@ async def test_a_failed_operation_is_retried_and_dismissed(fleet: Fleet, source:
     last = json.loads(again.stdout.splitlines()[-1])
     assert (again.returncode, last["reason"], last["retry_of"]) == (1, "bad_digest", failed)
     looked = await run(fleet, "ops", "dismiss", "--backend", "cli-again")
-    assert (looked.returncode, "2 to dismiss. Nothing was done yet" in looked.stdout) == (1, True)
+    assert (looked.returncode, "2 to dismiss. Nothing was changed" in looked.stdout) == (1, True)
     assert (await run(fleet, "ops", "dismiss", "--backend", "cli-again", "--yes")).returncode == 0
     assert "cli-again" not in (await run(fleet, "ops", "ls")).stdout
 
 
-async def test_what_is_held_says_by_whom_and_why(fleet: Fleet) -> None:
+async def test_hold_names_actor_and_reason(fleet: Fleet) -> None:
     held = await run(fleet, "hold", "--reason", "cable work")
     try:
         assert "by admin: cable work" in held.stdout
     finally:
         released = await run(fleet, "release")
-    assert released.stdout == "Nothing is held.\n"
+    assert released.stdout == "No hold is set.\n"

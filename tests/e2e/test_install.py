@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from domain.operation import Reason, State
+from nodesmith.domain.operation import Reason, State
 from tests.e2e.fleet import Fleet, offer
 from tests.e2e.slow_source import SlowSource, package
 
@@ -19,7 +19,7 @@ def unique(word: str) -> str:
     return f"{word}-{uuid.uuid4().hex[:8]}"
 
 
-async def test_the_built_in_backend_is_installed_and_says_what_changed(fleet: Fleet) -> None:
+async def test_built_in_backend_install_reports_what_changed(fleet: Fleet) -> None:
     first = await fleet.ended(await fleet.accepted("agent-3", backend="echo", version="1"))
     assert (first["state"], first["after"]["version"], first["before"]) == (State.SUCCEEDED, "1", None)
     second = await fleet.ended(await fleet.accepted("agent-3", backend="echo"))
@@ -29,7 +29,7 @@ async def test_the_built_in_backend_is_installed_and_says_what_changed(fleet: Fl
     assert (fleet.live("agent-3", "echo") / "run.sh").exists()
 
 
-async def test_the_timeline_and_the_job_tell_the_same_story(fleet: Fleet) -> None:
+async def test_timeline_and_job_agree(fleet: Fleet) -> None:
     op_id = await fleet.accepted("agent-2", backend="echo", force=True)
     operation = await fleet.ended(op_id)
     assert [event["state"] for event in operation["timeline"]] == ["queued", "running", "succeeded"]
@@ -38,7 +38,7 @@ async def test_the_timeline_and_the_job_tell_the_same_story(fleet: Fleet) -> Non
     assert f"/workflows/backend%3A{operation['node_id']}%3Aecho/" in operation["temporal_url"]
 
 
-async def test_twenty_equal_requests_are_one_run_and_one_download(fleet: Fleet, source: SlowSource) -> None:
+async def test_twenty_equal_requests_share_one_run_and_one_download(fleet: Fleet, source: SlowSource) -> None:
     """Promise 1."""
     name, built = unique("twenty"), package(2 * MB)
     body = offer(source, name, built)
@@ -79,7 +79,7 @@ async def test_a_cancel_stops_the_node_and_the_byte_counter(fleet: Fleet, source
     assert "node stopped after" in operation["detail"]
     sent = source.sent[f"{name}.tar.gz"]
     assert (await fleet.ended(await fleet.accepted("agent-2", backend="echo", force=True)))["state"] == State.SUCCEEDED
-    assert source.sent[f"{name}.tar.gz"] <= sent + MB, "nobody reads any more"
+    assert source.sent[f"{name}.tar.gz"] <= sent + MB, "the node no longer downloads"
     assert not fleet.live("agent-2", name).exists()
     again = await fleet.http.post(f"/api/operations/{op_id}/cancel", json={})
     assert again.status_code == 409
@@ -128,8 +128,8 @@ async def test_a_bad_artifact_fails_with_its_reason_and_the_previous_version_sta
     assert fleet.noise_on_disk("agent-1", name) == good.noise_sha256
 
 
-async def heard(fleet: Fleet, op_id: str, last_id: int, until: str) -> tuple[list[tuple[int, str]], int]:
-    """Read the stream after `last_id` until that state comes; returns the changes, and how many ticks came by."""
+async def read_stream(fleet: Fleet, op_id: str, last_id: int, until: str) -> tuple[list[tuple[int, str]], int]:
+    """Read the stream after `last_id` until that state; return the changes and the number of ticks."""
     changes, ticks = [], 0
     headers = {"Last-Event-ID": str(last_id)}
     async with fleet.http.stream("GET", "/api/events", params={"op_id": op_id}, headers=headers) as stream:
@@ -146,19 +146,19 @@ async def heard(fleet: Fleet, op_id: str, last_id: int, until: str) -> tuple[lis
     return changes, ticks
 
 
-async def test_the_stream_tells_every_change_once_and_goes_on_after_a_break(fleet: Fleet, source: SlowSource) -> None:
+async def test_stream_sends_every_change_once_and_resumes_after_a_break(fleet: Fleet, source: SlowSource) -> None:
     body = offer(source, unique("streamed"), package(4 * MB))
     source.bytes_per_second = 2 * MB
     op_id = await fleet.accepted("agent-3", **body)
-    before, _ = await heard(fleet, op_id, 0, "queued")
-    after, ticks = await heard(fleet, op_id, before[-1][0], "succeeded")
+    before, _ = await read_stream(fleet, op_id, 0, "queued")
+    after, ticks = await read_stream(fleet, op_id, before[-1][0], "succeeded")
     assert [state for _, state in before + after] == ["queued", "running", "succeeded"]
     assert [number for number, _ in before + after] == sorted({number for number, _ in before + after})
     assert ticks > 0
 
 
-async def test_a_backend_is_started_when_asked_and_upgraded_under_way(fleet: Fleet) -> None:
-    """Nothing is started unless asked; what runs is replaced by the new version."""
+async def test_backend_is_started_on_request_and_upgraded_while_running(fleet: Fleet) -> None:
+    """Nothing is started without a request; an upgrade replaces the running version."""
     first = await fleet.ended(await fleet.accepted("agent-3", backend="echo", version="1", start=True, force=True))
     assert first["state"] == State.SUCCEEDED, first["message"]
     answer = await fleet.http.post(

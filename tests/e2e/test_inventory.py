@@ -1,15 +1,15 @@
-"""The inventory, end to end: it follows what operations do to a node's disk, by itself."""
+"""The inventory, end to end: it follows the operations on a node's disk automatically."""
 
 import asyncio
 import uuid
 
-from domain.operation import State
+from nodesmith.domain.operation import State
 from tests.e2e.fleet import PATIENCE_S, Fleet, offer
 from tests.e2e.slow_source import SlowSource, package
 
 
-async def test_inventory_shows_what_an_operation_left_on_the_disk(fleet: Fleet, source: SlowSource) -> None:
-    """Promise 5: nobody asks for it; the end of the operation is enough."""
+async def test_inventory_follows_the_disk_after_an_operation(fleet: Fleet, source: SlowSource) -> None:
+    """Promise 5: the end of the operation triggers it, without a request."""
     name, built = f"listed-{uuid.uuid4().hex[:8]}", package(1024)
     op_id = await fleet.accepted("agent-2", **offer(source, name, built))
     assert (await fleet.ended(op_id))["state"] == State.SUCCEEDED

@@ -1,4 +1,4 @@
-"""Kill it and watch: whatever dies in the middle of an install, the install ends, once, and right."""
+"""Kill it and watch: whichever process dies during an install, the install ends once and correctly."""
 
 import asyncio
 import os
@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from domain.operation import Reason, State
-from runtime.settings import ControlSettings
-from runtime.temporal import connect
+from nodesmith.domain.operation import Reason, State
+from nodesmith.runtime.temporal import connect
+from tests.deadlines import HANGS_S
 from tests.e2e.fleet import Fleet, offer
 from tests.e2e.slow_source import SlowSource, package
 from tests.stack.commands import Machine
@@ -22,7 +22,7 @@ MB = 1024 * 1024
 
 @pytest.fixture(scope="module")
 async def victim(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    """A stack of our own, because everything in it gets killed; its timeouts are short."""
+    """A private stack with short timeouts, because the tests kill everything in it."""
     quick = {
         "NODESMITH_POLICY__HEARTBEAT_TIMEOUT": "5",
         "NODESMITH_POLICY__SILENCE": "3",
@@ -40,7 +40,7 @@ async def victim(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Flee
 
 
 async def begin(victim: Fleet, source: SlowSource, name: str, *, seconds: float = 4) -> tuple[str, str]:
-    """An install that is under way, and slow; returns its id and the digest of what it must leave on the disk."""
+    """Start a slow install; return its id and the expected digest of the installed file."""
     built = package(6 * MB)
     source.bytes_per_second = 6 * MB / seconds
     op_id = await victim.accepted("agent-1", **offer(source, name, built))
@@ -50,8 +50,8 @@ async def begin(victim: Fleet, source: SlowSource, name: str, *, seconds: float 
 
 
 @pytest.mark.parametrize("name", ["api", "worker", "agent-1", "nats", "postgres", "temporal"])
-async def test_any_one_process_may_die_in_the_middle(victim: Fleet, source: SlowSource, name: str) -> None:
-    """G4; S31, superseded: it goes on, instead of being reaped as failed. Promise 2."""
+async def test_install_survives_the_death_of_any_process(victim: Fleet, source: SlowSource, name: str) -> None:
+    """G4; S31, superseded: it continues, instead of being reaped as failed. Promise 2."""
     op_id, noise = await begin(victim, source, f"survives-{name}")
     pid = victim.machine.pids()[name]
     victim.kill(name)
@@ -64,9 +64,7 @@ async def test_any_one_process_may_die_in_the_middle(victim: Fleet, source: Slow
     assert State.FAILED not in states
 
 
-async def test_a_cancel_sent_while_the_worker_is_dead_is_carried_out_when_it_is_back(
-    victim: Fleet, source: SlowSource
-) -> None:
+async def test_cancel_during_worker_outage_is_applied_after_restart(victim: Fleet, source: SlowSource) -> None:
     """S30, G3."""
     op_id, _ = await begin(victim, source, "cancelled-meanwhile", seconds=120)
     victim.kill("worker")
@@ -78,7 +76,7 @@ async def test_a_cancel_sent_while_the_worker_is_dead_is_carried_out_when_it_is_
 
 
 async def test_cancel_reaches_node_after_worker_crash_during_dispatch(victim: Fleet, source: SlowSource) -> None:
-    """The run has recorded nothing of the command; its row has, so the node is told before anybody says `cancelled`."""
+    """The run has not recorded the command, but its row has, so the node gets the cancel before the run ends."""
     source.bytes_per_second = MB / 20
     op_id = await victim.accepted("agent-1", **offer(source, "asked-by-the-dead", package(6 * MB)))
     await source.going.wait()
@@ -90,9 +88,7 @@ async def test_cancel_reaches_node_after_worker_crash_during_dispatch(victim: Fl
     assert not victim.live("agent-1", "asked-by-the-dead").exists()
 
 
-async def test_a_run_terminated_in_the_web_ui_ends_as_an_honest_row_and_the_node_stops(
-    victim: Fleet, source: SlowSource
-) -> None:
+async def test_run_terminated_in_web_ui_ends_the_row_and_stops_the_node(victim: Fleet, source: SlowSource) -> None:
     op_id, _ = await begin(victim, source, "terminated", seconds=120)
     await terminate(victim, (await victim.operation(op_id))["workflow_id"])
     operation = await victim.ended(op_id)
@@ -104,12 +100,11 @@ async def test_a_run_terminated_in_the_web_ui_ends_as_an_honest_row_and_the_node
 
 
 async def terminate(victim: Fleet, workflow_id: str) -> None:
-    port = victim.machine.base + 1
-    client = await connect(ControlSettings(temporal_address=f"127.0.0.1:{port}"))
+    client = await connect(victim.machine.temporal_settings())
     await client.get_workflow_handle(workflow_id).terminate("in the Web UI")
 
 
-async def test_an_unplugged_node_is_waited_for_and_its_return_ends_the_wait(victim: Fleet, source: SlowSource) -> None:
+async def test_operation_waits_for_an_offline_node_and_resumes_on_its_return(victim: Fleet, source: SlowSource) -> None:
     pid = victim.machine.pids()["agent-2"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -122,7 +117,7 @@ async def test_an_unplugged_node_is_waited_for_and_its_return_ends_the_wait(vict
     assert (await victim.ended(op_id))["state"] == State.SUCCEEDED
 
 
-async def test_all_of_them_at_once(victim: Fleet, source: SlowSource) -> None:
+async def test_install_survives_the_death_of_all_processes(victim: Fleet, source: SlowSource) -> None:
     op_id, noise = await begin(victim, source, "survives-everything")
     for name in ("api", "worker", "agent-1", "nats", "postgres", "temporal"):
         victim.kill(name)
@@ -131,12 +126,12 @@ async def test_all_of_them_at_once(victim: Fleet, source: SlowSource) -> None:
     assert victim.noise_on_disk("agent-1", "survives-everything") == noise
 
 
-async def test_kill_of_the_parent_and_up_again_goes_on_where_it_was(victim: Fleet, source: SlowSource) -> None:
+async def test_install_resumes_after_kill_of_the_parent_and_new_up(victim: Fleet, source: SlowSource) -> None:
     op_id, noise = await begin(victim, source, "survives-the-parent")
     parent = victim.machine.status()["pid"]
     children = list(victim.machine.pids().values())
     os.kill(parent, signal.SIGKILL)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANGS_S):
         while any(alive(pid) for pid in children):  # noqa: ASYNC110 - the kernel ends them
             await asyncio.sleep(0.05)
     victim.machine.up(agents=2)
@@ -145,10 +140,8 @@ async def test_kill_of_the_parent_and_up_again_goes_on_where_it_was(victim: Flee
     assert victim.noise_on_disk("agent-1", "survives-the-parent") == noise
 
 
-async def test_a_node_that_is_restarted_in_the_middle_finishes_and_is_healthy_again(
-    victim: Fleet, source: SlowSource
-) -> None:
-    """R18, H5: SIGTERM is a goodbye, not a drain: the operation waits, and goes on when the node is back."""
+async def test_node_restarted_during_install_finishes_it_and_is_healthy(victim: Fleet, source: SlowSource) -> None:
+    """R18, H5: SIGTERM takes the node offline but does not drain it: the operation waits and resumes on its return."""
     op_id, noise = await begin(victim, source, "survives-a-restart")
     pid = victim.machine.pids()["agent-1"]
     os.kill(pid, signal.SIGTERM)
@@ -161,7 +154,7 @@ async def test_a_node_that_is_restarted_in_the_middle_finishes_and_is_healthy_ag
 
 @asynccontextmanager
 async def nats_down(victim: Fleet) -> AsyncIterator[None]:
-    """Dead, and not started again before the end: whoever would do that is stopped meanwhile."""
+    """Kill NATS and suspend the supervisor, so that it is not restarted before the block ends."""
     parent, pid = victim.machine.status()["pid"], victim.machine.pids()["nats"]
     os.kill(parent, signal.SIGSTOP)
     try:
@@ -172,8 +165,8 @@ async def nats_down(victim: Fleet) -> AsyncIterator[None]:
     await victim.restarted("nats", pid)
 
 
-async def test_without_nats_operations_are_accepted_wait_with_a_reason_and_go_on(victim: Fleet) -> None:
-    """Design 9: degraded, not hanging. Promise 2: it says what it waits for, and until when."""
+async def test_operations_are_accepted_and_wait_during_a_nats_outage(victim: Fleet) -> None:
+    """Design 9: degraded, not hanging. Promise 2: the operation reports what it waits for, and until when."""
     async with nats_down(victim):
         op_id = await victim.accepted("agent-1", backend="echo", force=True)
         waiting = await victim.in_state(op_id, State.WAITING)
@@ -187,12 +180,10 @@ async def test_without_nats_operations_are_accepted_wait_with_a_reason_and_go_on
     assert State.FAILED not in [event["state"] for event in operation["timeline"]]
 
 
-async def test_cancel_of_what_a_frozen_node_may_have_received_waits_for_its_word(
-    victim: Fleet, source: SlowSource
-) -> None:
-    """Promise 3: the command lies in the socket of the node, so `cancelled` is said only after the node has said so."""
+async def test_cancel_waits_for_the_acknowledgement_of_a_frozen_node(victim: Fleet, source: SlowSource) -> None:
+    """Promise 3: the command is in the node's socket, so the run ends only after the node's acknowledgement."""
     source.bytes_per_second = MB / 20
-    await victim.ended(await victim.accepted("agent-2", backend="echo", force=True))  # its link is up
+    await victim.ended(await victim.accepted("agent-2", backend="echo", force=True))  # its connection is up
     pid = victim.machine.pids()["agent-2"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -212,7 +203,7 @@ async def test_cancel_of_what_a_frozen_node_may_have_received_waits_for_its_word
     await node_is(victim, "agent-2", "healthy")
 
 
-async def test_a_removed_node_stops_its_work_and_stays_away(victim: Fleet, source: SlowSource) -> None:
+async def test_removed_node_stops_its_work_and_does_not_return(victim: Fleet, source: SlowSource) -> None:
     """H8, H10."""
     source.bytes_per_second = MB / 10
     op_id = await victim.accepted("agent-2", **offer(source, "removed-under-it", package(6 * MB)))
@@ -222,7 +213,7 @@ async def test_a_removed_node_stops_its_work_and_stays_away(victim: Fleet, sourc
     operation = await victim.ended(op_id)
     assert (operation["state"], operation["reason"]) == (State.CANCELLED, Reason.NODE_REMOVED)
     retired = victim.machine.folder / "agents" / "agent-2" / "retired.json"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANGS_S):
         while not retired.exists():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.05)
     names = [node["name"] for node in (await victim.http.get("/api/nodes")).json()]

@@ -1,4 +1,4 @@
-"""Kinds of operations end to end: what they stream, what they fetch again, and LocalAI's removals."""
+"""Kinds of operations, end to end: their progress, their downloads, and LocalAI's removals."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import httpx2
 
 from tests.e2e.fleet import Fleet, offer
 from tests.e2e.slow_source import SlowSource, package
-from tests.e2e.test_install import MB, heard, unique
+from tests.e2e.test_install import MB, read_stream, unique
 
 
 async def job_of(fleet: Fleet, path: str, **body: object) -> str:
@@ -16,20 +16,20 @@ async def job_of(fleet: Fleet, path: str, **body: object) -> str:
     return job_id
 
 
-async def test_an_upgrade_streams_its_progress_as_an_install_does(fleet: Fleet, source: SlowSource) -> None:
-    """S22: not 0 % until the end."""
+async def test_upgrade_streams_its_progress(fleet: Fleet, source: SlowSource) -> None:
+    """S22: progress is not 0 % until the end."""
     name = unique("upgraded")
     assert (await fleet.ended(await fleet.accepted("agent-1", **offer(source, name, package(MB)))))["changed"]
     newer = offer(source, f"{name}-2", package(3 * MB))
     source.bytes_per_second = 2 * MB
     op_id = await job_of(fleet, "/api/nodes/agent-1/backends/upgrade", **{**newer, "name": name})
-    changes, ticks = await heard(fleet, op_id, 0, "succeeded")
+    changes, ticks = await read_stream(fleet, op_id, 0, "succeeded")
     assert [state for _, state in changes] == ["queued", "running", "succeeded"]
     assert ticks > 0
 
 
-async def test_work_goes_on_when_nobody_looks(fleet: Fleet, source: SlowSource) -> None:
-    """S8: whoever asked has gone; the list keeps showing it, and it ends by itself."""
+async def test_operation_continues_without_a_watcher(fleet: Fleet, source: SlowSource) -> None:
+    """S8: after its client has disconnected, the list still shows the operation, and it completes."""
     name, built = unique("unwatched"), package(MB)
     source.bytes_per_second = 2 * MB
     body = offer(source, name, built)
@@ -39,7 +39,7 @@ async def test_work_goes_on_when_nobody_looks(fleet: Fleet, source: SlowSource) 
     listed = (await fleet.http.get("/api/operations")).json()["operations"]
     assert [entry["nodeID"] for entry in listed if entry["jobID"] == op_id] == [await id_of(fleet, "agent-2")]
     async with asyncio.timeout(60):
-        while not fleet.live("agent-2", name).exists():  # noqa: ASYNC110 - looks at the disk, asks nobody
+        while not fleet.live("agent-2", name).exists():  # noqa: ASYNC110 - reads the disk, sends no request
             await asyncio.sleep(0.05)
     operation = await fleet.ended(op_id)
     assert (operation["state"], operation["changed"]) == ("succeeded", True)
@@ -50,8 +50,8 @@ async def id_of(fleet: Fleet, node: str) -> str:
     return found
 
 
-async def test_a_retry_streams_its_progress_and_fetches_nothing_twice(fleet: Fleet, source: SlowSource) -> None:
-    """G9; S25, superseded: also a repeated try is seen. Pause keeps what was downloaded."""
+async def test_retry_streams_its_progress_and_reuses_downloaded_bytes(fleet: Fleet, source: SlowSource) -> None:
+    """G9; S25, superseded: a retry is visible too. A pause keeps the downloaded bytes."""
     name, built = unique("paused"), package(6 * MB)
     source.bytes_per_second = 2 * MB
     op_id = await fleet.accepted("agent-2", **offer(source, name, built))
@@ -60,7 +60,7 @@ async def test_a_retry_streams_its_progress_and_fetches_nothing_twice(fleet: Fle
     assert paused.json()["message"] == "Operation paused"
     assert (await fleet.ended(op_id))["state"] == "cancelled"
     again = await job_of(fleet, f"/api/operations/{op_id}/retry")
-    _, ticks = await heard(fleet, again, 0, "succeeded")
+    _, ticks = await read_stream(fleet, again, 0, "succeeded")
     operation = await fleet.operation(again)
     assert ticks > 0
     assert (operation["retry_of"], operation["bytes_reused"] > 0) == (op_id, True)
@@ -69,7 +69,7 @@ async def test_a_retry_streams_its_progress_and_fetches_nothing_twice(fleet: Fle
 
 
 async def test_a_forced_reinstall_reinstalls(fleet: Fleet, source: SlowSource) -> None:
-    """H30: the same again changes nothing; by force it is really done again."""
+    """H30: a repeated install changes nothing; with force it is done again."""
     name, built = unique("again"), package(MB // 8)
     body = offer(source, name, built)
     await fleet.ended(await fleet.accepted("agent-3", **body))
@@ -80,7 +80,7 @@ async def test_a_forced_reinstall_reinstalls(fleet: Fleet, source: SlowSource) -
     assert fleet.noise_on_disk("agent-3", name) == built.noise_sha256
 
 
-async def test_localais_removals_answer_when_it_is_gone(fleet: Fleet, source: SlowSource) -> None:
+async def test_localai_removal_answers_after_the_backend_is_removed(fleet: Fleet, source: SlowSource) -> None:
     """H28: durable operations behind LocalAI's synchronous routes, with LocalAI's bodies."""
     name = unique("gone")
     body = offer(source, name, package(MB // 8))

@@ -1,4 +1,4 @@
-"""Two API replicas on one system: they answer as one."""
+"""Two API replicas of one system give the same answers."""
 
 import asyncio
 import os
@@ -9,30 +9,34 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from domain.operation import State
+from nodesmith.domain.operation import State
+from tests.deadlines import HANGS_S
 from tests.e2e.fleet import Fleet, offer
 from tests.e2e.slow_source import SlowSource, package
-from tests.e2e.test_install import MB, heard, unique
+from tests.e2e.test_install import MB, read_stream, unique
 from tests.servers import free_port
+
+TAKEN = {"NODESMITH_LISTEN_PORT", "NODESMITH_TEMPORAL_UI_SERVER"}
+"""settings that open a port in addition to the API's"""
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """What a running process was started with: a replica is started with the same."""
+    """Return the environment of a running process, without taken ports, to start a replica with it."""
     entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return dict(entry.decode().split("=", 1) for entry in entries if b"=" in entry)
+    whole = dict(entry.decode().split("=", 1) for entry in entries if b"=" in entry)
+    return {name: value for name, value in whole.items() if name not in TAKEN}
 
 
 @pytest.fixture(scope="module")
 async def replica(fleet: Fleet) -> AsyncIterator[Fleet]:
-    """The same fleet, asked through a second API process."""
+    """The same fleet through a second API process."""
     port = free_port()
     environment = {**environment_of(fleet.machine.pids()["api"]), "NODESMITH_API_PORT": str(port)}
-    environment.pop("NODESMITH_LISTEN_PORT", None)
     whole = {**os.environ, **environment}
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "api.main", env=whole)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "nodesmith.api.main", env=whole)
     other = Fleet(fleet.machine)
     other.http = httpx2.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}", headers=fleet.http.headers, timeout=10, trust_env=False
+        base_url=f"http://127.0.0.1:{port}", headers=fleet.http.headers, timeout=60, trust_env=False
     )
     try:
         async with asyncio.timeout(60):
@@ -42,7 +46,7 @@ async def replica(fleet: Fleet) -> AsyncIterator[Fleet]:
     finally:
         await other.http.aclose()
         process.terminate()
-        assert await asyncio.wait_for(process.wait(), 30) == 0
+        assert await asyncio.wait_for(process.wait(), HANGS_S) == 0
 
 
 async def ready(fleet: Fleet) -> bool:
@@ -52,7 +56,7 @@ async def ready(fleet: Fleet) -> bool:
         return False
 
 
-async def test_twenty_requests_through_two_replicas_are_one_run_and_one_download(
+async def test_twenty_requests_through_two_replicas_share_one_run_and_one_download(
     fleet: Fleet, replica: Fleet, source: SlowSource
 ) -> None:
     """Promise 1: from any number of API replicas."""
@@ -66,22 +70,20 @@ async def test_twenty_requests_through_two_replicas_are_one_run_and_one_download
     assert source.sent[f"{name}.tar.gz"] == len(built.content)
 
 
-async def test_a_reader_goes_on_at_the_other_replica_without_gap_or_duplicate(
+async def test_stream_resumes_at_the_other_replica_without_gap_or_duplicate(
     fleet: Fleet, replica: Fleet, source: SlowSource
 ) -> None:
     body = offer(source, unique("read"), package(2 * MB))
     source.bytes_per_second = 2 * MB
     op_id = await fleet.accepted("agent-1", **body)
-    before, _ = await heard(fleet, op_id, 0, "queued")
-    after, ticks = await heard(replica, op_id, before[-1][0], "succeeded")
+    before, _ = await read_stream(fleet, op_id, 0, "queued")
+    after, ticks = await read_stream(replica, op_id, before[-1][0], "succeeded")
     assert [state for _, state in before + after] == ["queued", "running", "succeeded"]
     assert ticks > 0, "progress reaches every replica"
 
 
-async def test_what_one_replica_cancels_the_other_sees_cancelled(
-    fleet: Fleet, replica: Fleet, source: SlowSource
-) -> None:
-    """H43: there is one truth, and no copy to go stale."""
+async def test_cancel_at_one_replica_is_visible_at_the_other(fleet: Fleet, replica: Fleet, source: SlowSource) -> None:
+    """H43: there is one source of truth, and no copy that could be stale."""
     body = offer(source, unique("crossed"), package(4 * MB))
     source.bytes_per_second = MB / 4
     op_id = await fleet.accepted("agent-3", **body)

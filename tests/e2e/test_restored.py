@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from domain.operation import ENDED, OPEN, State
-from runtime.settings import ControlSettings
-from runtime.temporal import TemporalRuns, connect
+from nodesmith.domain.operation import ENDED, OPEN, State
+from nodesmith.runtime.temporal import TemporalRuns, connect
 from tests.e2e.fleet import Fleet
 from tests.stack.commands import Machine
 
@@ -36,7 +35,7 @@ QUICK = {
 
 
 def copy(source: Path, target: Path) -> None:
-    """With owners and modes: PostgreSQL looks at both."""
+    """Copy with owners and modes, because PostgreSQL checks both."""
     subprocess.run(["rm", "-rf", str(target)], check=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cp", "-a", str(source), str(target)], check=True)
@@ -44,7 +43,7 @@ def copy(source: Path, target: Path) -> None:
 
 @dataclass
 class Past:
-    """A stopped system, two copies of it, and what had happened between them."""
+    """A stopped system, two copies of it, and the operations between them."""
 
     machine: Machine
     copies: Path
@@ -103,8 +102,8 @@ async def removal(fleet: Fleet, backend: str) -> str:
 
 
 async def settled(fleet: Fleet) -> dict[str, dict[str, Any]]:
-    """All operations, once nothing is open: neither rows nor runs."""
-    client = await connect(ControlSettings(temporal_address=f"127.0.0.1:{fleet.machine.base + 1}"))
+    """Wait until no row and no run is open; return all operations."""
+    client = await connect(fleet.machine.temporal_settings())
     runs = TemporalRuns(client)
     async with asyncio.timeout(90):
         while True:
@@ -116,9 +115,10 @@ async def settled(fleet: Fleet) -> dict[str, dict[str, Any]]:
 
 
 async def listed(fleet: Fleet) -> dict[str, dict[str, Any]]:
+    """Read the list of open operations first: one that ends between the two requests is in the second answer."""
+    live = (await fleet.http.get("/api/operations")).json()["operations"]
     answer = await fleet.http.get("/api/operations/history")
     history = answer.json()["operations"] if answer.status_code == 200 else []
-    live = (await fleet.http.get("/api/operations")).json()["operations"]
     found = {row.get("op_id") or row["jobID"] for row in [*history, *live]}
     return {op_id: await fleet.operation(op_id) for op_id in found}
 
@@ -129,7 +129,7 @@ def on_disk(fleet: Fleet) -> set[str]:
 
 
 async def inventory_is_true(fleet: Fleet) -> None:
-    """Promise 5: what we say is on the node is what is on its disk; a new boot reads it again."""
+    """Promise 5: the inventory equals the node's disk; a new boot reads it again."""
     async with asyncio.timeout(60):
         while True:
             answer = await fleet.http.get(f"/api/nodes/{NODE}/backends")
@@ -140,10 +140,10 @@ async def inventory_is_true(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("older", COMBINATIONS, ids="+".join)
-async def test_older_copies_of_some_stores_agree_with_the_others_again(past: Past, older: tuple[str, ...]) -> None:
+async def test_restored_stores_converge_with_the_others(past: Past, older: tuple[str, ...]) -> None:
     past.restore(older)
     async with past.running() as fleet:
-        if "postgres" in older:  # the hold of that moment is in force again
+        if "postgres" in older:  # the hold of the copied moment is set again
             await fleet.http.post("/api/release", json={})
         rows = await settled(fleet)
         disk = on_disk(fleet)
@@ -152,9 +152,9 @@ async def test_older_copies_of_some_stores_agree_with_the_others_again(past: Pas
         assert [row["state"] for row in rows.values()].count(State.FAILED) == 0, rows
         if "postgres" not in older or "temporal" not in older:
             assert (states["cancelled"], states["removal"]) == (State.CANCELLED, State.CANCELLED)
-            assert "cancelled" not in disk, "Promise 3: what was cancelled is not carried out"
+            assert "cancelled" not in disk, "Promise 3: a cancelled operation is not executed"
             assert "kept" in disk
-        else:  # nothing remembers the cancels: these operations were open at that moment, and are carried out
+        else:  # no store contains the cancels: these operations were open at that moment, and are executed
             assert (states["cancelled"], states["removal"]) == (State.SUCCEEDED, State.SUCCEEDED)
             assert ("cancelled" in disk, "kept" in disk) == (True, False)
         assert states["done"] == State.SUCCEEDED

@@ -1,4 +1,4 @@
-"""Credentials of a source: given once, used by control plane and node, and to be found nowhere else."""
+"""Credentials of a source: set once, used by control plane and node, and stored nowhere else."""
 
 import asyncio
 import mmap
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from domain.operation import ENDED
-from gallery.registry import basic
-from stack.certificates import Certificates
+from nodesmith.domain.operation import ENDED
+from nodesmith.gallery.registry import basic
+from nodesmith.stack.certificates import Certificates
 from tests.agent import web
 from tests.agent.archives import digest, packed
 from tests.agent.proxy import forward_proxy
@@ -29,7 +29,7 @@ def registry() -> Iterator[Web]:
 
 
 def files_with(folder: Path, word: bytes) -> set[str]:
-    """Every file below the folder that has this word in it: databases, logs, homes of agents."""
+    """Return every file below the folder that contains this text: databases, logs, homes of agents."""
     found = set()
     for path in folder.rglob("*"):
         if not path.is_file() or path.is_symlink() or path.stat().st_size == 0:
@@ -40,8 +40,8 @@ def files_with(folder: Path, word: bytes) -> set[str]:
     return found
 
 
-async def test_a_password_is_used_by_the_node_and_written_nowhere(fleet: Fleet, registry: Web) -> None:
-    """From `nodesmith sources add` to a pull: no workflow input, event, row or log has it; nor the token it gave."""
+async def test_source_password_reaches_the_node_and_is_written_nowhere(fleet: Fleet, registry: Web) -> None:
+    """From `nodesmith sources add` to a pull: no workflow input, event, row or log contains password or token."""
     password, name = f"hush-{secrets.token_hex(12)}", f"sealed-{secrets.token_hex(4)}"
     registry.token = f"token-{secrets.token_hex(12)}"
     registry.token_credential = basic("robot", password)
@@ -58,7 +58,7 @@ async def test_a_password_is_used_by_the_node_and_written_nowhere(fleet: Fleet, 
     ended = await fleet.ended(op_id)
     assert (ended["state"], ended["uri"]) == ("succeeded", f"{image.reference}@{image.digest}"), ended
     asked = [seen.path for seen in registry.seen]
-    assert asked.count(f"/v2/{image.name}/manifests/{image.tag}") == 2, "without and with a token, never by the node"
+    assert asked.count(f"/v2/{image.name}/manifests/{image.tag}") == 2, "without and with a token, never from the node"
     assert image.blob_path() in asked
 
     said = str(ended) + done.stdout + done.stderr
@@ -70,7 +70,7 @@ def as_basic(username: str, password: str) -> list[str]:
 
 
 async def assert_nowhere(folder: Path, name: str, said: str, secrets_: list[str]) -> None:
-    """The name of the backend is in rows, runs and homes; the secrets are in none of them."""
+    """Assert that rows, runs and homes contain the backend's name, but none of the secrets."""
     marked = {Path(path).parts[0] for path in await asyncio.to_thread(files_with, folder, name.encode())}
     assert marked >= {"postgres", "temporal", "agents"}, marked
     for secret in secrets_:
@@ -79,8 +79,10 @@ async def assert_nowhere(folder: Path, name: str, said: str, secrets_: list[str]
 
 
 @pytest.mark.parametrize("right", [True, False], ids=["used", "refused by the proxy"])
-async def test_what_is_set_for_a_web_server_is_written_nowhere(fleet: Fleet, tmp_path: Path, right: bool) -> None:
-    """Password, certificates and proxy of a host at once, for a gallery and for the archive that it lists."""
+async def test_source_configuration_of_a_web_server_is_written_nowhere(
+    fleet: Fleet, tmp_path: Path, right: bool
+) -> None:
+    """Password, certificates and proxy of one host, for a gallery and for the archive that it lists."""
     host, name = f"files-{secrets.token_hex(4)}.invalid", f"sealed-{secrets.token_hex(4)}"
     password, toll = f"hush-{secrets.token_hex(12)}", f"toll-{secrets.token_hex(12)}"
     company = Certificates(tmp_path)
@@ -102,7 +104,7 @@ async def test_what_is_set_for_a_web_server_is_written_nowhere(fleet: Fleet, tmp
             listed = await fleet.http.post("/api/galleries", json=gallery)
             assert listed.status_code == 201, listed.text
             proxy.credential = proxy.credential if right else "nobody"
-            ended = await fleet.until(await fleet.accepted("agent-2", backend=name), is_told)
+            ended = await fleet.until(await fleet.accepted("agent-2", backend=name), has_result)
             known = await fleet.http.get("/api/sources")
             await fleet.http.delete(f"/api/galleries/{name}")
     assert (ended["state"] == "succeeded") is right, ended
@@ -114,6 +116,6 @@ async def test_what_is_set_for_a_web_server_is_written_nowhere(fleet: Fleet, tmp
         await fleet.http.post(f"/api/operations/{ended['op_id']}/cancel")
 
 
-def is_told(operation: dict[str, Any]) -> bool:
-    """Over, or waiting for another try with the reason of the first."""
+def has_result(operation: dict[str, Any]) -> bool:
+    """Return whether the operation has ended, or waits for a retry with the reason of the first attempt."""
     return operation["state"] in (*ENDED, "waiting")

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from domain.artifact import Artifact
-from gallery.archive import pack
-from gallery.builtin import BuiltinGallery
+from nodesmith.domain.artifact import Artifact
+from nodesmith.gallery.archive import pack
+from nodesmith.gallery.builtin import BuiltinGallery
 
 ALL = ["1", "2", "3-broken"]
 

@@ -1,12 +1,12 @@
-"""From a name to what a node fetches."""
+"""Resolving a name to the artifact that a node fetches."""
 
 import pytest
 
-from domain.artifact import Artifact
-from domain.errors import NoBuildForNode
-from gallery.catalogue import Catalogue
-from gallery.index import merged, read_index
-from gallery.suitability import Suitability, capability_of, suitability
+from nodesmith.domain.artifact import Artifact
+from nodesmith.domain.errors import NoBuildForNode
+from nodesmith.gallery.catalogue import Catalogue
+from nodesmith.gallery.index import merged, read_index
+from nodesmith.gallery.suitability import Suitability, capability_of, suitability
 from tests.gallery import wild
 
 INDEX = """
@@ -95,19 +95,19 @@ def test_a_meta_leads_to_the_build_for_the_node(in_the_wild: Catalogue, name: st
     assert name_of(in_the_wild, f"{name}-development", capability) == f"{build}-engine-development"
 
 
-def test_there_is_no_kinship_of_capabilities() -> None:
+def test_capabilities_have_no_implicit_fallbacks() -> None:
     """Contract 6.3: nvidia-cuda-13 does not fall to nvidia; default, then cpu, else nothing."""
     builds = "".join(f"- {{name: {each}, uri: r.invalid/a/{each}:1}}\n" for each in "nc")
     text = f"- name: m\n  capabilities: {{nvidia: n, cpu: c}}\n{builds}"
     assert name_of(Catalogue(read_index(text, gallery="g").entries), "m", "nvidia-cuda-13") == "c"
 
 
-def test_a_node_without_a_build_is_told_which_there_are() -> None:
+def test_error_for_a_node_without_a_build_lists_the_builds() -> None:
     text = "- name: m\n  capabilities: {nvidia: n, amd: gone}\n- {name: n, uri: r.invalid/a/n:1}"
     catalogue = Catalogue(read_index(text, gallery="g").entries)
-    with pytest.raises(NoBuildForNode, match="m has no build for metal; there is one for amd, nvidia"):
+    with pytest.raises(NoBuildForNode, match="m has no build for metal; available: amd, nvidia"):
         catalogue.resolve("m", capability="metal")
-    with pytest.raises(NoBuildForNode, match="names gone, which it does not have"):
+    with pytest.raises(NoBuildForNode, match="names gone, which does not exist there"):
         catalogue.resolve("m", capability="amd")
 
 
@@ -131,7 +131,7 @@ def test_an_alias_leads_to_the_best_build_for_the_node(capability: str, build: s
     assert name_of(Catalogue(read_index(text, gallery="g").entries), "tool", capability) == build
 
 
-def test_what_is_for_some_hardware_only_names_what_to_ask_for_instead(in_the_wild: Catalogue) -> None:
+def test_build_for_some_hardware_names_its_alternative(in_the_wild: Catalogue) -> None:
     assert in_the_wild.concrete_alternative("cuda12-engine") == "engine"
     assert in_the_wild.concrete_alternative("wild@rocm-engine-development") == "engine-development"
     assert in_the_wild.concrete_alternative("engine") is None
@@ -154,7 +154,7 @@ BUILDS = {
 
 
 @pytest.mark.parametrize(("name", "capability"), [(name, each) for name, fit in BUILDS.items() for each in fit])
-def test_a_build_fits_the_hardware_that_its_name_tells(name: str, capability: str) -> None:
+def test_build_fits_the_hardware_in_its_name(name: str, capability: str) -> None:
     assert suitability(artifact(name), capability) is Suitability.COMPATIBLE
 
 

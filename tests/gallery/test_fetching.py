@@ -1,4 +1,4 @@
-"""Galleries from real servers that answer well, badly, or not at all."""
+"""Reading galleries from real servers that respond correctly, wrongly, or not at all."""
 
 import os
 from collections.abc import Iterator
@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from contracts.galleries import FreshIndex, GalleryCopy, GalleryRequest
-from contracts.sources import SourceAccess
-from gallery import fetching
-from gallery.addresses import SourceFailed, address, complaint
-from gallery.fetching import COOLDOWN_S, Fetcher
+from nodesmith.contracts.http.galleries import FreshIndex, GalleryCopy, GalleryRequest
+from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.gallery import index_reader
+from nodesmith.gallery.addresses import SourceFailed, address, complaint
+from nodesmith.gallery.index_reader import COOLDOWN_S, IndexReader
 from tests.gallery.site import Page, Site, serving
+from tests.sources import LOCAL
 
 INDEX = b"- {name: tool, uri: registry.invalid/forge/tool:1}\n"
 PAGE = b"<html><body>Please come back later</body></html>"
 
 
-class Desk:
+class ReaderHarness:
     """A fetcher with a clock that stands, and what an admin has set for every host."""
 
     def __init__(self, site: Site) -> None:
@@ -32,7 +33,7 @@ class Desk:
     async def read(
         self, gallery: GalleryRequest, copy: GalleryCopy | None = None, *, patient: bool = True, within: float = 20.0
     ) -> FreshIndex:
-        fetcher = Fetcher(self.access_to, timeout=within, now=lambda: self.now)
+        fetcher = IndexReader(self.access_to, LOCAL, timeout=within, now=lambda: self.now)
         return await fetcher.read(gallery, copy, patient=patient)
 
     def gallery(self, *paths: str) -> GalleryRequest:
@@ -47,23 +48,23 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture
-def desk(site: Site) -> Desk:
-    return Desk(site)
+def harness(site: Site) -> ReaderHarness:
+    return ReaderHarness(site)
 
 
 def copied(request: GalleryRequest, fresh: FreshIndex) -> GalleryCopy:
     return GalleryCopy(request, fresh.content or "", fresh.source, fresh.etag, fresh.cooling)
 
 
-async def test_an_index_is_read_and_not_sent_again_while_it_is_the_same(desk: Desk, site: Site) -> None:
+async def test_an_index_is_read_and_not_sent_again_while_it_is_the_same(harness: ReaderHarness, site: Site) -> None:
     site.pages["/index.yaml"] = Page(INDEX)
-    gallery = desk.gallery("/index.yaml")
-    first = await desk.read(gallery, None)
+    gallery = harness.gallery("/index.yaml")
+    first = await harness.read(gallery, None)
     assert (first.content, first.etag) == (INDEX.decode(), '"v1"')
-    again = await desk.read(gallery, copied(gallery, first))
+    again = await harness.read(gallery, copied(gallery, first))
     assert (again.content, again.etag) == (None, '"v1"')
     site.pages["/index.yaml"] = Page(INDEX + b"- {name: new, uri: registry.invalid/a/b:1}\n", etag='"v2"')
-    changed = await desk.read(gallery, copied(gallery, first))
+    changed = await harness.read(gallery, copied(gallery, first))
     assert changed.etag == '"v2"'
     assert "new" in (changed.content or "")
 
@@ -80,77 +81,77 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-async def test_a_mirror_steps_in_and_the_bad_source_is_left_alone_for_a_while(
-    desk: Desk, site: Site, bad: Page
+async def test_mirror_is_used_and_the_failed_address_is_skipped_for_a_while(
+    harness: ReaderHarness, site: Site, bad: Page
 ) -> None:
     site.pages.update({"/bad": bad, "/mirror": Page(INDEX)})
-    gallery = desk.gallery("/bad", "/mirror")
-    fresh = await desk.read(gallery, None)
+    gallery = harness.gallery("/bad", "/mirror")
+    fresh = await harness.read(gallery, None)
     assert fresh.source.endswith("/mirror")
     assert list(fresh.cooling) == [gallery.url]
     asked = len(site.seen)
-    await desk.read(gallery, copied(gallery, fresh))
+    await harness.read(gallery, copied(gallery, fresh))
     assert site.asked()[asked:] == ["/mirror"]
-    desk.now += COOLDOWN_S + 1
-    await desk.read(gallery, copied(gallery, fresh))
+    harness.now += COOLDOWN_S + 1
+    await harness.read(gallery, copied(gallery, fresh))
     assert "/bad" in site.asked()[asked + 1 :]
 
 
-async def test_when_all_failed_all_are_asked_and_each_failure_is_told(desk: Desk, site: Site) -> None:
+async def test_all_failed_addresses_are_tried_and_each_failure_is_reported(harness: ReaderHarness, site: Site) -> None:
     site.pages.update({"/a": Page(b"", status=503), "/b": Page(PAGE)})
-    gallery = desk.gallery("/a", "/b")
+    gallery = harness.gallery("/a", "/b")
     with pytest.raises(SourceFailed, match=r"/a: answered 503.*; .*/b: It is not a list") as failed:
-        await desk.read(gallery, None)
+        await harness.read(gallery, None)
     copy = replace(copied(gallery, FreshIndex("", "", INDEX.decode(), {})), cooling=failed.value.cooling)
     site.pages["/b"] = Page(INDEX)
-    fresh = await desk.read(gallery, copy)
+    fresh = await harness.read(gallery, copy)
     assert (fresh.source, list(fresh.cooling)) == (f"{site.url}/b", [f"{site.url}/a"])
 
 
-async def test_a_person_who_asks_does_not_wait_for_the_cooldown(desk: Desk, site: Site) -> None:
+async def test_manual_refresh_ignores_the_cooldown(harness: ReaderHarness, site: Site) -> None:
     site.pages.update({"/a": Page(INDEX), "/b": Page(INDEX)})
-    gallery = desk.gallery("/a", "/b")
-    copy = GalleryCopy(gallery, "", "", "", {gallery.url: desk.now + 500})
-    fresh = await desk.read(gallery, copy, patient=False)
+    gallery = harness.gallery("/a", "/b")
+    copy = GalleryCopy(gallery, "", "", "", {gallery.url: harness.now + 500})
+    fresh = await harness.read(gallery, copy, patient=False)
     assert (fresh.source, fresh.cooling) == (gallery.url, {})
 
 
-async def test_a_server_that_never_ends_is_given_up(desk: Desk, site: Site) -> None:
+async def test_endless_response_times_out(harness: ReaderHarness, site: Site) -> None:
     site.pages["/slow"] = Page(INDEX, hangs=True)
     with pytest.raises(SourceFailed, match="no answer in time"):
-        await desk.read(desk.gallery("/slow"), within=0.3)
+        await harness.read(harness.gallery("/slow"), within=0.3)
 
 
-async def test_an_index_without_end_is_not_held_in_memory(
-    desk: Desk, site: Site, monkeypatch: pytest.MonkeyPatch
+async def test_endless_index_is_refused_at_the_size_limit(
+    harness: ReaderHarness, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "LARGEST", 10)
+    monkeypatch.setattr(index_reader, "LARGEST", 10)
     site.pages["/big"] = Page(INDEX)
     with pytest.raises(SourceFailed, match="larger than 10 bytes"):
-        await desk.read(desk.gallery("/big"), None)
+        await harness.read(harness.gallery("/big"), None)
 
 
-async def test_what_is_set_for_the_host_is_used_and_never_told(desk: Desk, site: Site) -> None:
+async def test_host_settings_are_used_and_never_shown(harness: ReaderHarness, site: Site) -> None:
     site.pages["/private"] = Page(b"", status=401)
-    desk.access = SourceAccess(host="h", username="ada", password="s3cret")
+    harness.access = SourceAccess(host="h", username="ada", password="s3cret")
     with pytest.raises(SourceFailed) as failed:
-        await desk.read(desk.gallery("/private"), None)
+        await harness.read(harness.gallery("/private"), None)
     assert site.seen[-1][1]["authorization"].startswith("Basic ")
     assert "s3cret" not in str(failed.value)
 
 
-async def test_a_file_is_a_gallery_too(tmp_path: Path, desk: Desk) -> None:
+async def test_a_file_is_a_gallery_too(tmp_path: Path, harness: ReaderHarness) -> None:
     (tmp_path / "my index.yaml").write_bytes(
         b"\xef\xbb\xbf- {name: mine, uri: mine.tar.gz, sha256: " + b"a" * 64 + b"}"
     )
     gallery = GalleryRequest(name="main", url=(tmp_path / "my index.yaml").as_uri())
-    fresh = await desk.read(gallery, None)
+    fresh = await harness.read(gallery, None)
     assert (fresh.content or "").startswith("- {name: mine")
     with pytest.raises(SourceFailed, match="No such file"):
-        await desk.read(GalleryRequest(name="main", url="file:///nowhere/index.yaml"), None)
+        await harness.read(GalleryRequest(name="main", url="file:///nowhere/index.yaml"), None)
 
 
-def test_addresses_lead_somewhere_or_are_refused() -> None:
+def test_addresses_are_resolved_or_refused() -> None:
     found = address("github:forge/backends/lists/index.yaml@master")
     assert found == "https://raw.githubusercontent.com/forge/backends/master/lists/index.yaml"
     assert not any(complaint(url) for url in ("https://a.invalid/i", "file:///i", "github:a/b/c@d"))
@@ -159,40 +160,40 @@ def test_addresses_lead_somewhere_or_are_refused() -> None:
         assert "secret" not in complaint(url)
 
 
-async def test_a_pipe_is_no_gallery(tmp_path: Path, desk: Desk) -> None:
+async def test_pipe_is_refused_as_a_gallery(tmp_path: Path, harness: ReaderHarness) -> None:
     """Nobody writes to it: opened as a file, it would hold a thread of the API without end."""
     os.mkfifo(tmp_path / "index.yaml")
     with pytest.raises(SourceFailed, match="not a regular file"):
-        await desk.read(GalleryRequest(name="main", url=(tmp_path / "index.yaml").as_uri()), None)
+        await harness.read(GalleryRequest(name="main", url=(tmp_path / "index.yaml").as_uri()), None)
 
 
-async def test_a_ref_leads_to_the_file_beside_it(desk: Desk, site: Site) -> None:
+async def test_a_ref_leads_to_the_file_beside_it(harness: ReaderHarness, site: Site) -> None:
     site.pages["/list/index.ref"] = Page(b"index-1.yaml\n")
     site.pages["/list/index-1.yaml"] = Page(INDEX)
-    gallery = desk.gallery("/list/index.ref")
-    first = await desk.read(gallery)
+    gallery = harness.gallery("/list/index.ref")
+    first = await harness.read(gallery)
     assert (first.content, first.source) == (INDEX.decode(), gallery.url)
-    again = await desk.read(gallery, copied(gallery, first))
+    again = await harness.read(gallery, copied(gallery, first))
     assert again.content is None, "neither has changed"
     site.pages["/list/index.ref"] = Page(b"index-2.yaml\n")
     site.pages["/list/index-2.yaml"] = Page(INDEX.replace(b"tool", b"other"))
-    moved = await desk.read(gallery, copied(gallery, first))
+    moved = await harness.read(gallery, copied(gallery, first))
     assert "other" in (moved.content or ""), "another file, though its ETag is the same"
 
 
 @pytest.mark.parametrize(
     "name", [b"", b"../secret.yaml", b"/etc/passwd", b"https://elsewhere.invalid/x", b"a\nb", b"more.ref", b"x" * 300]
 )
-async def test_a_ref_that_leads_elsewhere_is_not_followed(desk: Desk, site: Site, name: bytes) -> None:
+async def test_a_ref_that_leads_elsewhere_is_not_followed(harness: ReaderHarness, site: Site, name: bytes) -> None:
     site.pages["/list/index.ref"] = Page(name)
     for path in ("/secret.yaml", "/etc/passwd", "/list/more.ref"):
         site.pages[path] = Page(INDEX)
-    with pytest.raises(SourceFailed, match="names no file beside it"):
-        await desk.read(desk.gallery("/list/index.ref"))
+    with pytest.raises(SourceFailed, match="does not name a file beside it"):
+        await harness.read(harness.gallery("/list/index.ref"))
 
 
-async def test_a_ref_on_the_disk_is_followed_too(tmp_path: Path, desk: Desk) -> None:
+async def test_a_ref_on_the_disk_is_followed_too(tmp_path: Path, harness: ReaderHarness) -> None:
     (tmp_path / "index.ref").write_text("real.yaml")
     (tmp_path / "real.yaml").write_bytes(INDEX)
     gallery = GalleryRequest(name="main", url=(tmp_path / "index.ref").as_uri())
-    assert (await desk.read(gallery)).content == INDEX.decode()
+    assert (await harness.read(gallery)).content == INDEX.decode()

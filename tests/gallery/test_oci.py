@@ -1,9 +1,9 @@
-"""References, indexes and manifests as they are in the wild."""
+"""Real-world references, indexes and manifests."""
 
 import pytest
 
-from gallery import oci
-from gallery.oci import NoSuchPlatform, NotOci, Platform, Reference
+from nodesmith.gallery import oci
+from nodesmith.gallery.oci import NoSuchPlatform, NotOci, Platform, Reference
 
 DIGEST = f"sha256:{'a' * 64}"
 OTHER = f"sha256:{'b' * 64}"

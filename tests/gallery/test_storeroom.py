@@ -1,10 +1,10 @@
-"""The folder of uploads: what a killed API left goes away, what another one is writing stays."""
+"""The upload folder: files of a killed API are deleted, files that another one is writing stay."""
 
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from gallery.storeroom import Storeroom
+from nodesmith.gallery.upload_folder import UploadFolder
 
 
 async def body() -> AsyncIterator[bytes]:
@@ -16,7 +16,7 @@ async def test_an_upload_that_a_killed_api_left_is_dropped_after_a_day(tmp_path:
     for left in (old, fresh):
         left.write_bytes(b"half")
     os.utime(old, (1, 1))
-    stored = await Storeroom(tmp_path, limit=1000).take("clock", "1", body())
+    stored = await UploadFolder(tmp_path, limit=1000).take("clock", "1", body())
     assert fresh.exists()
     assert (tmp_path / stored.file).exists()
     assert not old.exists()

@@ -1,4 +1,4 @@
-"""An index as it is in the wild: anchors, merges, metas whose builds inherit everything, one entry a hardware."""
+"""A real-world index: anchors, merges, metas whose builds inherit everything, one entry per hardware."""
 
 HARDWARE = {
     "default": "cpu",

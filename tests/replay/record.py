@@ -11,25 +11,27 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
-from contracts.batches import batch_workflow_id
-from contracts.temporal import Policy
-from domain.identity import new_op_id
-from runtime.settings import ControlSettings
-from runtime.temporal import connect
+from nodesmith.contracts.temporal.batches import batch_workflow_id
+from nodesmith.contracts.temporal.operations import Policy
+from nodesmith.domain.identity import new_op_id
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.runtime.temporal import connect
 from tests import servers
 from tests.replay.scenarios import (
     AT_ONCE,
     BATCH_SCENARIOS,
     BEFORE_ANY_WORKER,
+    LONG_BATCHES,
     LONG_LIVES,
     MEMBERS,
     SCENARIOS,
     BatchPlay,
     Play,
+    batch_went_on_in_a_later_run,
 )
-from tests.workflows.played_fleet import Fleet
-from tests.workflows.played_fleet import start as start_batch
-from tests.workflows.played_fleet import worker_of as batch_worker_of
+from tests.workflows.simulated_fleet import Fleet
+from tests.workflows.simulated_fleet import start as start_batch
+from tests.workflows.simulated_fleet import worker_of as batch_worker_of
 from tests.workflows.station import Station, deaf_run, start, worker_of
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -39,7 +41,7 @@ async def record(client: Client, play: Play, policy: Policy) -> str:
     """The whole history of one played scenario, as JSON."""
     station, queue = Station(), f"record-{uuid.uuid4()}"
     if play in AT_ONCE:
-        station.say_at_once(AT_ONCE[play])
+        station.answer_dispatch(AT_ONCE[play])
     batch_id = new_op_id() if play in MEMBERS else None
     if batch_id:
         await deaf_run(client, batch_workflow_id(batch_id))
@@ -55,15 +57,18 @@ async def record(client: Client, play: Play, policy: Policy) -> str:
 
 
 async def record_batch(client: Client, play: BatchPlay, changes: dict[str, int]) -> str:
+    """The history of the first run, or of the last where the play is about that."""
     fleet = Fleet()
     fleet.absent_run = f"absent-{uuid.uuid4()}"
     await deaf_run(client, fleet.absent_run)
     async with batch_worker_of(client, fleet) as queue:
         handle = await start_batch(client, queue, 3, **changes)
+        first = (await handle.describe()).run_id
         await play(fleet, handle)
         with suppress(WorkflowFailureError):
             await handle.result()
-    return await written(handle)
+    run_id = None if play is batch_went_on_in_a_later_run else first
+    return await written(client.get_workflow_handle(handle.id, run_id=run_id))
 
 
 async def written(handle: WorkflowHandle[Any, Any]) -> str:
@@ -87,13 +92,13 @@ LONG = {"limit.historyCount.suggestContinueAsNew": "20"}
 
 async def main() -> None:
     """Only what is missing is recorded: a committed history stays as the old code made it."""
-    for settings, plays in (({}, SCENARIOS.keys() - LONG_LIVES), (LONG, LONG_LIVES)):
+    quick = (SCENARIOS.keys() - LONG_LIVES, BATCH_SCENARIOS.keys() - LONG_BATCHES)
+    for settings, plays, batches in (({}, *quick), (LONG, LONG_LIVES, LONG_BATCHES)):
         with tempfile.TemporaryDirectory() as folder:
             async with servers.temporal(Path(folder), **settings) as running:
                 client = await connect(ControlSettings(temporal_address=running.server.address))
                 await record_missing(client, plays)
-                if not settings:
-                    await record_missing_batches(client)
+                await record_missing_batches(client, batches)
 
 
 async def record_missing(client: Client, plays: Collection[Play]) -> None:
@@ -103,10 +108,10 @@ async def record_missing(client: Client, plays: Collection[Play]) -> None:
             path.write_text(await record(client, play, policy))
 
 
-async def record_missing_batches(client: Client) -> None:
+async def record_missing_batches(client: Client, plays: Collection[BatchPlay]) -> None:
     for batch_play, changes in BATCH_SCENARIOS.items():
         path = HISTORIES / f"{batch_play.__name__}.json"
-        if not path.exists():
+        if batch_play in plays and not path.exists():
             path.write_text(await record_batch(client, batch_play, changes))
 
 

@@ -3,26 +3,34 @@
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from contracts import batches
-from contracts import temporal as names
-from contracts.batches import BatchOrder, BatchState
-from contracts.dispatch import (
+from nodesmith.contracts.nats.messages import Outcome, Result
+from nodesmith.contracts.temporal import batches
+from nodesmith.contracts.temporal import operations as names
+from nodesmith.contracts.temporal.batches import BatchOrder, BatchState
+from nodesmith.contracts.temporal.dispatch import (
     Accepted,
     Busy,
     CancelResult,
     DispatchResult,
     Ended,
-    Held,
+    HeldBack,
     NatsUnreachable,
     NodeUnreachable,
     NotAdmitted,
     Silent,
     StoreUnreachable,
 )
-from contracts.messages import Outcome, Result
-from contracts.temporal import CancelRequest, NodeBack, OutcomeReport, Policy, RowEnd, RowEndNotice, Turn
-from domain.operation import Reason, State
-from tests.workflows.played_fleet import Fleet, Handle
+from nodesmith.contracts.temporal.operations import (
+    CancelRequest,
+    NodeBack,
+    OutcomeReport,
+    Policy,
+    RowEnd,
+    RowEndNotice,
+    SlotGranted,
+)
+from nodesmith.domain.operation import Reason, State
+from tests.workflows.simulated_fleet import Fleet, Handle
 from tests.workflows.station import QUICK, Operation
 
 Play = Callable[[Operation], Awaitable[None]]
@@ -33,27 +41,27 @@ async def over_at_once(_: Operation) -> None:
 
 
 async def begun_at_once(operation: Operation) -> None:
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(operation.succeeded())
 
 
 async def cancelled_before_anybody_asked(operation: Operation) -> None:
     await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
-    operation.station.say_to_cancel(CancelResult(stopped=True))
+    operation.station.answer_cancel(CancelResult(stopped=True))
 
 
 async def succeeded(operation: Operation) -> None:
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(operation.succeeded())
 
 
 async def succeeded_slowly(operation: Operation) -> None:
     await operation.begin_on_node()
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(operation.succeeded())
 
 
 async def waited_for_the_node(operation: Operation) -> None:
     await operation.station.reached(State.WAITING)
     await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(operation.succeeded())
 
 
 async def expired(operation: Operation) -> None:
@@ -61,35 +69,35 @@ async def expired(operation: Operation) -> None:
 
 
 async def refused_permanently(operation: Operation) -> None:
-    operation.station.say(operation.failed(Reason.BAD_DIGEST))
+    operation.station.send_result(operation.failed(Reason.BAD_DIGEST))
 
 
 async def gave_up(operation: Operation) -> None:
     for _ in range(3):
-        operation.station.say(operation.failed(Reason.NODE_ERROR))
+        operation.station.send_result(operation.failed(Reason.NODE_ERROR))
 
 
 async def source_was_down(operation: Operation) -> None:
-    operation.station.say(operation.failed(Reason.SOURCE_DOWN, retry_after_s=0.05))
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(operation.failed(Reason.SOURCE_DOWN, retry_after_s=0.05))
+    operation.station.send_result(operation.succeeded())
 
 
 async def still_installing(operation: Operation) -> None:
-    operation.station.say(Silent(accepted=True))
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(Silent(accepted=True))
+    operation.station.send_result(operation.succeeded())
 
 
 async def worker_died(operation: Operation) -> None:
     await operation.begin_on_node()
-    operation.station.say(RuntimeError("the worker is gone"))
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(RuntimeError("the worker is gone"))
+    operation.station.send_result(operation.succeeded())
 
 
 async def outcome_came_as_a_signal(operation: Operation) -> None:
-    operation.station.say(NodeUnreachable(accepted=True))
+    operation.station.send_result(NodeUnreachable(accepted=True))
     await operation.station.reached(State.WAITING)
     await operation.handle.signal(names.SIGNAL_OUTCOME, OutcomeReport(op_id=operation.op_id))
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(operation.succeeded())
 
 
 async def cancelled_while_waiting(operation: Operation) -> None:
@@ -100,60 +108,60 @@ async def cancelled_while_waiting(operation: Operation) -> None:
 async def cancelled_on_the_node(operation: Operation) -> None:
     await operation.begin_on_node()
     await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
-    operation.station.say_to_cancel(CancelResult(stopped=True))
+    operation.station.answer_cancel(CancelResult(stopped=True))
 
 
 async def cancelled_in_the_web_ui(operation: Operation) -> None:
     await operation.begin_on_node()
     await operation.handle.cancel()
-    operation.station.say_to_cancel(CancelResult(stopped=True))
+    operation.station.answer_cancel(CancelResult(stopped=True))
 
 
 async def cancelled_too_late(operation: Operation) -> None:
     await operation.begin_on_node()
     await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
     outcome = Outcome(op_id=operation.op_id, result=Result.SUCCEEDED, changed=True)
-    operation.station.say_to_cancel(CancelResult(outcome=outcome))
+    operation.station.answer_cancel(CancelResult(outcome=outcome))
 
 
 async def cancelled_after_the_node_came_back(operation: Operation) -> None:
     await operation.begin_on_node()
     await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
-    operation.station.say_to_cancel(CancelResult(unreachable=True))
+    operation.station.answer_cancel(CancelResult(unreachable=True))
     await operation.station.reached(State.CANCELLING)
     await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
-    operation.station.say_to_cancel(CancelResult(stopped=True))
+    operation.station.answer_cancel(CancelResult(stopped=True))
 
 
 async def ran_into_its_deadline(operation: Operation) -> None:
     await operation.begin_on_node()
-    operation.station.say_to_cancel(CancelResult(stopped=True))
+    operation.station.answer_cancel(CancelResult(stopped=True))
 
 
 async def another_was_in_the_way(operation: Operation) -> None:
-    operation.station.say(Busy(op_id="left-over"))
-    operation.station.say_to_cancel(CancelResult(stopped=True))
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(Busy(op_id="left-over"))
+    operation.station.answer_cancel(CancelResult(stopped=True))
+    operation.station.send_result(operation.succeeded())
 
 
 async def database_was_away(operation: Operation) -> None:
     operation.station.database_is_up = False
     await operation.begin_unseen()
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(operation.succeeded())
     await operation.station.refused_writes(2)
     operation.station.database_is_up = True
 
 
 async def silent_at_first(operation: Operation) -> None:
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(operation.succeeded())
 
 
 async def row_came_late(operation: Operation) -> None:
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(operation.succeeded())
 
 
 async def store_was_away(operation: Operation) -> None:
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(operation.succeeded())
 
 
 async def closed_as_its_row(operation: Operation) -> None:
@@ -170,7 +178,7 @@ async def cancelled_but_never_told(operation: Operation) -> None:
     await operation.begin_on_node()
     await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
     for _ in range(20):
-        operation.station.say_to_cancel(CancelResult(unreachable=True))
+        operation.station.answer_cancel(CancelResult(unreachable=True))
 
 
 def _policy(**changes: object) -> Policy:
@@ -180,26 +188,26 @@ def _policy(**changes: object) -> Policy:
 async def held_and_released(operation: Operation) -> None:
     await operation.station.reached(State.WAITING)
     await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(operation.succeeded())
 
 
 async def waited_for_nats(operation: Operation) -> None:
     await operation.station.reached(State.WAITING)
     await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(operation.succeeded())
 
 
 async def waited_for_its_turn(operation: Operation) -> None:
     await operation.station.reached(State.WAITING)
     await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
     await operation.station.seen(lambda station: station.rows[-1].reason is Reason.BATCH_TURN)
-    operation.station.say_at_once(NodeUnreachable())
-    await operation.handle.signal(names.SIGNAL_TURN, Turn(op_id=operation.op_id))
+    operation.station.answer_dispatch(NodeUnreachable())
+    await operation.handle.signal(names.SIGNAL_TURN, SlotGranted(op_id=operation.op_id))
     await operation.station.seen(lambda station: station.rows[-1].reason is Reason.NODE_AWAY)
     await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
     await operation.station.seen(lambda station: station.rows[-1].reason is Reason.BATCH_TURN)
-    await operation.handle.signal(names.SIGNAL_TURN, Turn(op_id=operation.op_id))
-    operation.station.say(operation.succeeded())
+    await operation.handle.signal(names.SIGNAL_TURN, SlotGranted(op_id=operation.op_id))
+    operation.station.send_result(operation.succeeded())
 
 
 SCENARIOS: dict[Play, Policy] = {
@@ -247,7 +255,7 @@ AT_ONCE: dict[Play, DispatchResult] = {
     cancelled_while_waiting: NodeUnreachable(),
     waited_for_the_node: NodeUnreachable(),
     waited_for_its_turn: NodeUnreachable(),
-    held_and_released: Held(why="freeze, by ada"),
+    held_and_released: HeldBack(why="freeze, by ada"),
     waited_for_nats: NatsUnreachable(),
     closed_as_its_row: Silent(),
 }
@@ -307,6 +315,23 @@ async def batch_stopped_before_a_return(fleet: Fleet, handle: Handle) -> None:
     await handle.signal(batches.SIGNAL_READY, fleet.returned("n0"))
 
 
+async def batch_wrote_its_row_again(fleet: Fleet, handle: Handle) -> None:
+    await fleet.until_asked("n0")
+    await fleet.settle("n0", State.SUCCEEDED)
+    await fleet.until_asked("n1")
+    await handle.signal(batches.SIGNAL_ROW_MISSING, BatchOrder())
+    await fleet.until_state(BatchState.RUNNING)
+    await batch_completed(fleet, handle)
+
+
+async def batch_continued_as_new(fleet: Fleet, handle: Handle) -> None:
+    await batch_completed(fleet, handle)
+
+
+async def batch_went_on_in_a_later_run(fleet: Fleet, handle: Handle) -> None:
+    await batch_completed(fleet, handle)
+
+
 BATCH_SCENARIOS: dict[BatchPlay, dict[str, int]] = {
     batch_completed: {"max_parallel": 1},
     batch_stopped: {"max_parallel": 1, "max_failures": 1},
@@ -314,4 +339,9 @@ BATCH_SCENARIOS: dict[BatchPlay, dict[str, int]] = {
     batch_cancelled: {"max_parallel": 1},
     batch_gave_a_turn: {"max_parallel": 1},
     batch_stopped_before_a_return: {"max_parallel": 1, "max_failures": 1},
+    batch_wrote_its_row_again: {"max_parallel": 1},
+    batch_continued_as_new: {"max_parallel": 1},
+    batch_went_on_in_a_later_run: {"max_parallel": 1},
 }
+LONG_BATCHES = frozenset({batch_continued_as_new, batch_went_on_in_a_later_run})
+"""recorded on a server that suggests to continue as new early: of the first run, unless the play says otherwise"""

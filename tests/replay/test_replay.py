@@ -8,10 +8,10 @@ from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
-from contracts import temporal as names
-from contracts.temporal import OperationInput, OperationResult
+from nodesmith.contracts.temporal import operations as names
+from nodesmith.contracts.temporal.operations import OperationInput, OperationResult
+from nodesmith.workers.registry import WORKFLOWS
 from tests.replay.scenarios import BATCH_SCENARIOS, SCENARIOS
-from workers.registry import WORKFLOWS
 
 FOLDER = Path(__file__).parent / "histories"
 HISTORIES = sorted(FOLDER.glob("*.json"))
@@ -51,6 +51,12 @@ async def test_a_deliberate_break_is_found() -> None:
         await replayer.replay_workflow(history(path))
 
 
-def test_a_committed_history_continues_as_new() -> None:
-    last = history(FOLDER / "continued_as_new.json").events[-1]
+@pytest.mark.parametrize("name", ["continued_as_new", "batch_continued_as_new"])
+def test_a_committed_history_continues_as_new(name: str) -> None:
+    last = history(FOLDER / f"{name}.json").events[-1]
     assert last.HasField("workflow_execution_continued_as_new_event_attributes")
+
+
+def test_a_committed_history_of_a_batch_begins_where_another_run_ended() -> None:
+    first = history(FOLDER / "batch_went_on_in_a_later_run.json").events[0]
+    assert first.workflow_execution_started_event_attributes.continued_execution_run_id

@@ -1,8 +1,8 @@
-"""A proxy of the environment is for other machines; what is on this one is reached directly."""
+"""Proxies from the environment apply to other machines; this machine is reached directly."""
 
 import pytest
 
-from runtime.proxies import api_client, is_loopback
+from nodesmith.runtime.proxies import api_client, is_loopback
 from tests.agent import web
 from tests.agent.proxy import forward_proxy
 

@@ -1,4 +1,4 @@
-"""Slow is not down: a Temporal that answers anybody is waited for, a silent one is given up."""
+"""Calls wait for a slow Temporal that answers other calls, and fail on a silent one."""
 
 import asyncio
 import os
@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from contracts.temporal import OperationInput, OperationRequest, Wanted, operation_workflow_id
-from domain.errors import OutcomeUnknown, ServiceUnavailable
-from domain.identity import new_op_id
-from runtime import calls
-from runtime.settings import ControlSettings
-from runtime.temporal import LIST_LIMIT_S, TemporalRuns, connect, prepare_namespace
+from nodesmith.contracts.temporal.operations import Intent, OperationInput, OperationRequest, operation_workflow_id
+from nodesmith.domain.errors import OutcomeUnknown, ServiceUnavailable
+from nodesmith.domain.identity import new_op_id
+from nodesmith.runtime import temporal_calls
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.runtime.temporal import LIST_LIMIT_S, TemporalRuns, connect, prepare_namespace
 from tests import servers
 from tests.servers import TemporalForTests
 
@@ -52,7 +52,7 @@ def an_operation() -> OperationInput:
         op_id=new_op_id(),
         node_id=f"node-{uuid.uuid4()}",
         node_name="shelf-7",
-        wanted=Wanted(backend="echo", family="echo", version="2", uri="/artifacts/echo-2.tar.gz"),
+        wanted=Intent(backend="echo", family="echo", version="2", uri="/artifacts/echo-2.tar.gz"),
         requested_by="ada",
         created_at=datetime.now(UTC),
     )
@@ -127,6 +127,6 @@ async def test_server_that_stops_during_a_start_leaves_it_unknown_and_it_may_be_
 
 def test_how_long_temporal_is_waited_for() -> None:
     """A silent one is a 503 within 2 s; one that answers others is waited for as long as PostgreSQL is."""
-    assert (calls.SILENCE_S, calls.BUSY_LIMIT_S, LIST_LIMIT_S) == (1.8, 20.0, 60.0)
-    assert calls.PROBE_EVERY_S * 4 < calls.SILENCE_S
-    assert calls.HEARD_LATELY_S == 1.0
+    assert (temporal_calls.SILENCE_S, temporal_calls.BUSY_LIMIT_S, LIST_LIMIT_S) == (1.8, 20.0, 60.0)
+    assert temporal_calls.PROBE_EVERY_S * 4 < temporal_calls.SILENCE_S
+    assert temporal_calls.RECENT_ANSWER_S == 1.0

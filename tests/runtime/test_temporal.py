@@ -1,4 +1,4 @@
-"""What becomes of a call when the link to Temporal breaks under it."""
+"""Calls whose connection to Temporal breaks."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from domain.errors import ServiceUnavailable
-from runtime.settings import ControlSettings
-from runtime.temporal import TemporalRuns, connect
-from stack.servers import LOOPBACK
+from nodesmith.domain.errors import ServiceUnavailable
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.runtime.temporal import TemporalRuns, connect
+from nodesmith.stack.servers.embedded import LOOPBACK
 
 
 class Link:
@@ -43,7 +43,7 @@ async def linked(address: str) -> AsyncIterator[tuple[Link, TemporalRuns]]:
         yield link, TemporalRuns(await connect(ControlSettings(temporal_address=here), lazy=True))
 
 
-async def test_a_link_that_breaks_under_a_call_is_a_server_that_does_not_answer(temporal_address: str) -> None:
+async def test_connection_lost_during_a_call_counts_as_no_answer(temporal_address: str) -> None:
     async with linked(temporal_address) as (link, runs):
         await runs.ping()
         link.cut = True

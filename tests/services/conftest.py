@@ -1,4 +1,4 @@
-"""Use cases on the real store and the real Temporal server; only the node at the far end is played."""
+"""Fixtures for use cases on the real store and the real Temporal server; only the node is simulated."""
 
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -8,37 +8,46 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from temporalio.client import Client
 
-from bus.credentials import CredentialIssuer, new_trust
-from contracts.node_http import NodeView, RegisterRequest
-from contracts.sources import SourceAccess
-from contracts.temporal import Policy
-from domain.artifact import Artifact
-from domain.node import Protocol
-from gallery.catalogue import Catalogue
-from gallery.entries import Entry
-from gallery.tags import RegistryTags
-from runtime.settings import ControlSettings
-from runtime.temporal import TemporalRuns, connect
-from services.admission import Admission
-from services.gate import Gate
-from services.intents import Intents, UriRules
-from services.invites import Door, Invites
-from services.lifecycle import Lifecycle
-from services.registration import Registration
-from store.audit import AuditTrail
-from store.clock import Clock
-from store.database import Database
-from store.idempotency import IdempotencyKeys
-from store.inventory import InventoryTable
-from store.invites import Invites as InviteTable
-from store.labels import Labels
-from store.life import NodeLife
-from store.nodes import Nodes
-from store.operations import OperationTable
-from store.voices import Voices
+from nodesmith.bus.credentials import CredentialIssuer, new_trust
+from nodesmith.bus.nkeys import KeyPair, Role
+from nodesmith.contracts.http.nodes import NodeView, RegisterRequest
+from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.temporal.operations import Policy
+from nodesmith.domain.artifact import Artifact
+from nodesmith.domain.node import Protocol
+from nodesmith.gallery.catalogue import Catalogue
+from nodesmith.gallery.entries import Entry
+from nodesmith.gallery.signatures import PublishedSignatures
+from nodesmith.gallery.tags import RegistryTags
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.runtime.temporal import TemporalRuns, connect
+from nodesmith.services.access.invites import Invites, JoinAddress
+from nodesmith.services.nodes.lifecycle import Lifecycle
+from nodesmith.services.nodes.registration import Registration
+from nodesmith.services.operations.admission import Admission
+from nodesmith.services.operations.artifact_check import ArtifactCheck
+from nodesmith.services.operations.intents import Intents, UriRules
+from nodesmith.services.operations.operation_lock import OperationLock
+from nodesmith.services.operations.orders import Orders
+from nodesmith.store.access.audit import AuditTrail
+from nodesmith.store.access.invites import Invites as InviteTable
+from nodesmith.store.clock import Clock
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.inventory import InventoryTable
+from nodesmith.store.nodes.labels import Labels
+from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.nats_credentials import NatsCredentials
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.store.operations.idempotency import IdempotencyKeys
+from nodesmith.store.operations.operations import OperationTable
+from nodesmith.store.operations.orders import OrderTable
 from tests.databases import migrated_template, opened
+from tests.orders import shared_keyring
 from tests.servers import PostgresForTests
-from tests.services.links import PlayedPresence, PlayedRevocation
+from tests.services.links import SimulatedPresence, SimulatedRevocation
+from tests.sources import LOCAL
+
+URIS = UriRules(frozenset({"file", "https", "oci"}), sources=LOCAL)
 
 TOKEN = "the-shared-registration-token"
 
@@ -49,8 +58,16 @@ async def no_access(_host: str) -> SourceAccess | None:
     return None
 
 
+def a_nats_key() -> str:
+    return KeyPair.create(Role.USER).public
+
+
 def now() -> datetime:
     return datetime.now(UTC)
+
+
+def artifact_check() -> ArtifactCheck:
+    return ArtifactCheck(PublishedSignatures(no_access, LOCAL), now)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +84,7 @@ async def client(temporal_address: str) -> Client:
 
 @pytest.fixture
 def runs(client: Client) -> TemporalRuns:
-    """On a queue without a worker: what is started stays open."""
+    """On a task queue without a worker, so that started runs stay open."""
     return TemporalRuns(client, queue=f"test-{uuid.uuid4()}")
 
 
@@ -87,21 +104,21 @@ def life(database: Database) -> NodeLife:
 
 
 @pytest.fixture
-def presence() -> PlayedPresence:
-    return PlayedPresence()
+def presence() -> SimulatedPresence:
+    return SimulatedPresence()
 
 
 @pytest.fixture
-def lifecycle(nodes: Nodes, life: NodeLife, runs: TemporalRuns, presence: PlayedPresence) -> Lifecycle:
-    return Lifecycle(nodes, life, runs, presence, now, PlayedRevocation())
+def lifecycle(nodes: Nodes, life: NodeLife, runs: TemporalRuns, presence: SimulatedPresence) -> Lifecycle:
+    return Lifecycle(nodes, life, runs, presence, now, SimulatedRevocation())
 
 
 def invites_on(database: Database, clock: Clock = now) -> Invites:
-    door = Door("https://10.0.0.5:8900")
-    return Invites(InviteTable(database), Labels(database), AuditTrail(database), door, clock)
+    join_address = JoinAddress("https://10.0.0.5:8900", "", "", shared_keyring())
+    return Invites(InviteTable(database), Labels(database), AuditTrail(database), join_address, clock)
 
 
-def registration_on(database: Database, presence: PlayedPresence, clock: Clock = now) -> Registration:
+def registration_on(database: Database, presence: SimulatedPresence, clock: Clock = now) -> Registration:
     return Registration(
         nodes=Nodes(database, clock=clock),
         claims=NodeLife(database),
@@ -109,13 +126,22 @@ def registration_on(database: Database, presence: PlayedPresence, clock: Clock =
         invites=invites_on(database, clock),
         trail=AuditTrail(database, clock=clock),
         issuer=CredentialIssuer(new_trust().account_seed),
-        voices=Voices(database),
+        nats_credentials=NatsCredentials(database),
+        revocation=SimulatedRevocation(),
         registration_token=TOKEN,
         nats_url="nats://127.0.0.1:4222",
         credential_lifetime=timedelta(hours=24),
         auto_approve=False,
+        max_pending=100_000,
+        localai_workers=True,
         clock=clock,
+        trusted=shared_keyring(),
+        orders=OrderTable(database),
     )
+
+
+def orders_on(database: Database) -> Orders:
+    return Orders(shared_keyring(), OrderTable(database), OperationTable(database), now)
 
 
 @pytest.fixture
@@ -124,17 +150,21 @@ def invites(database: Database) -> Invites:
 
 
 @pytest.fixture
-def registration(database: Database, presence: PlayedPresence) -> Registration:
+def registration(database: Database, presence: SimulatedPresence) -> Registration:
     return registration_on(database, presence)
 
 
 @pytest.fixture
 def join(registration: Registration, nodes: Nodes) -> Join:
-    """Register a node of our own kind, approved unless told otherwise."""
+    """Register a Nodesmith node, approved by default."""
 
     async def joined(*, approved: bool = True, node_type: str = "backend") -> NodeView:
         request = RegisterRequest(
-            name=f"node-{uuid.uuid4()}", protocol=Protocol.NODESMITH, machine_id="m1", node_type=node_type
+            name=f"node-{uuid.uuid4()}",
+            protocol=Protocol.NODESMITH,
+            machine_id="m1",
+            node_type=node_type,
+            nats_key=a_nats_key(),
         )
         node_id = (await registration.register(request, bearer=TOKEN)).id
         if approved:
@@ -154,8 +184,9 @@ def admission(database: Database, nodes: Nodes, operations: OperationTable, runs
         nodes=nodes,
         inventory=InventoryTable(database),
         operations=operations,
-        gate=Gate(operations, runs),
-        intents=Intents(catalogue, UriRules(frozenset({"file", "https", "oci"})), RegistryTags(no_access)),
+        gate=OperationLock(operations, runs, orders_on(database)),
+        orders=orders_on(database),
+        intents=Intents(catalogue, URIS, RegistryTags(no_access, LOCAL), artifact_check()),
         keys=IdempotencyKeys(database),
         policy=Policy(),
         clock=now,

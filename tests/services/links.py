@@ -1,14 +1,25 @@
-"""A node at the far end whose answers the test gives."""
+"""Simulated links to a node, with replies chosen by the test."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
-from contracts.messages import BackendList, CancelCommand, CancelReply, Command, CommandReply, OpReply, StopOrder
-from services.ports import Reports
+from nodesmith.contracts.nats.messages import (
+    BackendList,
+    CancelCommand,
+    CancelReply,
+    Command,
+    CommandReply,
+    OpReply,
+    Outcome,
+    StopOrder,
+)
+from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.domain.operation import Kind
+from nodesmith.services.ports import Reports
 
 
-class PlayedLink:
-    """Answers every cancel with `cancel_reply`; everything else is not expected here."""
+class SimulatedLink:
+    """Answers every cancel with `cancel_reply`; fails on every other call."""
 
     def __init__(self) -> None:
         self.cancels: list[CancelCommand] = []
@@ -23,6 +34,9 @@ class PlayedLink:
     async def command(self, node_id: str, command: Command, *, within: float) -> CommandReply:
         raise AssertionError(command)
 
+    async def order(self, node_id: str, kind: Kind, command: SignedCommand, *, within: float) -> CommandReply:
+        raise AssertionError(command)
+
     async def ask(self, node_id: str, op_id: str, *, within: float) -> OpReply:
         raise AssertionError(op_id)
 
@@ -33,22 +47,32 @@ class PlayedLink:
         raise AssertionError(op_id)
 
 
-class PlayedPresence:
-    """The processes that are there, and what they were told."""
+class SimulatedPresence:
+    """The running processes, and the orders sent to them."""
 
     def __init__(self) -> None:
         self.there: set[tuple[str, str]] = set()
         self.told: list[tuple[str, StopOrder]] = []
 
-    async def is_there(self, node_id: str, boot_id: str) -> bool:
+    async def is_alive(self, node_id: str, boot_id: str) -> bool:
         return (node_id, boot_id) in self.there
 
     async def stop(self, node_id: str, order: StopOrder) -> None:
         self.told.append((node_id, order))
 
 
-class PlayedRevocation:
-    """How often the bus was to be told, and what waits until a node has been told."""
+class AcceptingProofs:
+    """Accepts unsigned outcomes, for operations of nodes that do not exist."""
+
+    async def verify_outcome(self, _node_id: str, _op_id: str, outcome: Outcome) -> Outcome:
+        return outcome
+
+    async def signs(self, _node_id: str) -> bool:
+        return False
+
+
+class SimulatedRevocation:
+    """Counts the calls of `enforce`, and keeps the revocations that wait for a node."""
 
     def __init__(self) -> None:
         self.enforced = 0
@@ -57,5 +81,5 @@ class PlayedRevocation:
     async def enforce(self) -> None:
         self.enforced += 1
 
-    def enforce_after(self, is_told: Callable[[], Awaitable[bool]], then: Callable[[], Awaitable[None]]) -> None:
-        self.later.append((is_told, then))
+    def enforce_after(self, is_done: Callable[[], Awaitable[bool]], then: Callable[[], Awaitable[None]]) -> None:
+        self.later.append((is_done, then))

@@ -1,6 +1,7 @@
 """Admission: one operation per (node, backend), and bad input starts nothing."""
 
 import asyncio
+import socket
 import uuid
 from dataclasses import replace
 from datetime import timedelta
@@ -8,12 +9,12 @@ from datetime import timedelta
 import pytest
 from temporalio.client import Client
 
-from contracts.dispatch import NodeUnreachable
-from contracts.messages import Installed
-from contracts.node_http import Running
-from contracts.operation_http import InstallRequest
-from contracts.temporal import OperationInput, Policy, Projection, operation_workflow_id
-from domain.errors import (
+from nodesmith.contracts.http.nodes import DrainPolicy
+from nodesmith.contracts.http.operations import InstallRequest
+from nodesmith.contracts.nats.messages import Installed, Outcome, Result
+from nodesmith.contracts.temporal.dispatch import Ended, NodeUnreachable
+from nodesmith.contracts.temporal.operations import OperationInput, Policy, Projection, operation_workflow_id
+from nodesmith.domain.errors import (
     IdempotencyKeyReused,
     InvalidRequest,
     NodeNotApproved,
@@ -23,22 +24,25 @@ from domain.errors import (
     NotRetryable,
     OperationConflict,
     ServiceUnavailable,
+    SourceNotAllowed,
     UnknownBackend,
     UnknownNode,
 )
-from domain.operation import Kind, Reason, State
-from gallery.catalogue import Catalogue
-from gallery.index import read_index
-from runtime.settings import ControlSettings
-from runtime.temporal import TemporalRuns, connect
-from services.admission import Admission
-from services.gate import Gate
-from services.lifecycle import Lifecycle
-from store.database import Database
-from store.inventory import InventoryTable
-from store.operations import OperationTable
+from nodesmith.domain.operation import ENDED, Kind, Reason, State
+from nodesmith.gallery.catalogue import Catalogue
+from nodesmith.gallery.index import read_index
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.runtime.temporal import TemporalRuns, connect
+from nodesmith.services.nodes.lifecycle import Lifecycle
+from nodesmith.services.operations.admission import Admission
+from nodesmith.services.operations.intents import UriRules
+from nodesmith.services.operations.operation_lock import OperationLock
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.inventory import InventoryTable
+from nodesmith.store.operations.operations import OperationTable
+from tests.deadlines import HANGS_S
 from tests.services.conftest import Join, now
-from tests.store.transitions import transition
+from tests.store.transitions import a_request, transition
 from tests.workflows.station import Station, worker_of
 
 ECHO = InstallRequest(backend="echo")
@@ -59,11 +63,26 @@ async def test_an_admitted_install_is_a_run_and_a_queued_row(
 
 
 async def test_the_same_request_joins_what_runs(admission: Admission, join: Join) -> None:
-    """S14, H31: a duplicate dispatch is the same operation."""
+    """S14, H31: a duplicate request joins the same operation."""
     node = await join()
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
     second = await admission.ask(Kind.INSTALL, node.name, InstallRequest(backend="builtin@Echo"), actor="bob")
     assert (second.jobID, first.joined, second.joined) == (first.jobID, False, True)
+
+
+async def test_joining_request_learns_which_limits_are_not_applied(admission: Admission, join: Join) -> None:
+    """The running operation keeps its limits; equal limits are not mentioned."""
+    node = await join()
+    first = ECHO.model_copy(update={"deadline_s": 60.0, "max_attempts": 3})
+    other = ECHO.model_copy(update={"deadline_s": 90.0, "max_attempts": 3, "wait_for_node_s": 5.0})
+    begun = await admission.ask(Kind.INSTALL, node.id, first, actor="ada")
+    same = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="bob")
+    joined = await admission.ask(Kind.INSTALL, node.id, other, actor="bob", idempotency_key="limits")
+    again = await admission.ask(Kind.INSTALL, node.id, other, actor="bob", idempotency_key="limits")
+    assert {each.jobID for each in (same, joined, again)} == {begun.jobID}
+    assert (begun.limits_not_applied, same.limits_not_applied) == ([], [])
+    assert joined.limits_not_applied == again.limits_not_applied == ["wait_for_node_s", "deadline_s"]
+    assert "keeps its own limits" in joined.message
 
 
 async def test_twenty_requests_at_once_on_two_replicas_are_one_operation(
@@ -79,16 +98,14 @@ async def test_twenty_requests_at_once_on_two_replicas_are_one_operation(
 
 
 async def test_another_intent_is_refused_and_the_holder_named(admission: Admission, join: Join) -> None:
-    """G10: another intent is neither dropped nor told as a success."""
+    """G10: another intent is neither dropped nor reported as a success."""
     node = await join()
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
     with pytest.raises(OperationConflict, match=first.jobID):
         await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="bob")
 
 
-async def test_an_operation_that_ended_makes_room_for_the_next(
-    admission: Admission, client: Client, join: Join
-) -> None:
+async def test_ended_operation_releases_the_lock(admission: Admission, client: Client, join: Join) -> None:
     node = await join()
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
     await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate()
@@ -116,10 +133,10 @@ OWN = InstallRequest(uri="https://host/own.tar.gz", name="own", sha256="a" * 64)
 @pytest.mark.parametrize(
     "other", [{"sha256": "b" * 64}, {"start": True}, {"upgrade_policy": "overlap"}, {"version": "2"}, {"force": True}]
 )
-async def test_the_same_uri_with_something_else_wanted_does_not_join(
+async def test_same_uri_with_different_intent_does_not_join(
     admission: Admission, join: Join, other: dict[str, object]
 ) -> None:
-    """A digest that differs is another artifact; `start` and the policy are another result."""
+    """A different digest is another artifact; a different `start` or policy is another result."""
     node = await join()
     first = await admission.ask(Kind.INSTALL, node.id, OWN, actor="ada")
     with pytest.raises(OperationConflict, match=first.jobID):
@@ -129,7 +146,7 @@ async def test_the_same_uri_with_something_else_wanted_does_not_join(
 async def test_holder_whose_row_has_ended_is_neither_joined_nor_a_conflict(
     admission: Admission, client: Client, operations: OperationTable, join: Join
 ) -> None:
-    """Protocol 2: the run closes in a moment; until then the answer is `ask again`."""
+    """Protocol 2: the run closes soon; until then the request is refused with "try again"."""
     node = await join()
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
     holder, request = await operations.find(first.jobID), await operations.request(first.jobID)
@@ -146,8 +163,8 @@ async def test_holder_whose_row_has_ended_is_neither_joined_nor_a_conflict(
     assert (second.joined, second.jobID != first.jobID) == (False, True)
 
 
-class Crashing(Gate):
-    """The process dies before the start, or right after it: nothing is noted any more."""
+class Crashing(OperationLock):
+    """The process crashes before or right after the start, and records nothing."""
 
     async def admit(self, admitted: OperationInput) -> tuple[str, bool]:
         if admitted.request.note == "after":
@@ -159,10 +176,10 @@ class Crashing(Gate):
 async def test_a_crash_after_the_key_was_inserted_starts_once_under_the_reserved_id(
     admission: Admission, operations: OperationTable, join: Join, dies: str
 ) -> None:
-    """Protocol 5: a row whose start was not noted is admitted again with its op_id."""
+    """Protocol 5: a key whose start was not recorded is admitted again with its op_id."""
     node, key = await join(), f"crash-{uuid.uuid4()}"
     request = ECHO.model_copy(update={"reason": dies})
-    mortal = replace(admission, gate=Crashing(admission.gate.operations, admission.gate.runs))
+    mortal = replace(admission, gate=Crashing(admission.gate.operations, admission.gate.runs, admission.orders))
     with pytest.raises(ConnectionAbortedError):
         await mortal.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
     claim = await admission.keys.find("ada", key)
@@ -175,13 +192,13 @@ async def test_a_crash_after_the_key_was_inserted_starts_once_under_the_reserved
         await admission.ask(Kind.REMOVE, node.id, request, actor="ada", idempotency_key=key)
 
 
-async def test_a_request_that_started_and_ended_unnoted_is_not_started_again(
+async def test_unrecorded_request_that_started_and_ended_is_not_started_again(
     admission: Admission, client: Client, operations: OperationTable, join: Join
 ) -> None:
-    """Another operation of the backend came between, so that Temporal no longer knows the first by its request id."""
+    """Another operation of the backend ran in between, so Temporal no longer finds the first by its request id."""
     node, key = await join(), f"late-{uuid.uuid4()}"
     request = ECHO.model_copy(update={"reason": "after"})
-    mortal = replace(admission, gate=Crashing(admission.gate.operations, admission.gate.runs))
+    mortal = replace(admission, gate=Crashing(admission.gate.operations, admission.gate.runs, admission.orders))
     with pytest.raises(ConnectionAbortedError):
         await mortal.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
     handle = client.get_workflow_handle(operation_workflow_id(node.id, "echo"))
@@ -196,8 +213,36 @@ async def test_a_request_that_started_and_ended_unnoted_is_not_started_again(
     assert not run.is_open
 
 
+class DyingBeforeTheOrder(OperationLock):
+    """The process crashes after the start and before the order is written."""
+
+    async def _write(self, _first: Projection) -> None:
+        raise ConnectionAbortedError
+
+
+async def test_a_request_whose_run_ended_without_an_order_is_started_again_under_its_key(
+    admission: Admission, client: Client, operations: OperationTable, join: Join
+) -> None:
+    """The run waits 30 s for its order and ends as `not_admitted`; the repeated request must not return that run."""
+    node, key = await join(), f"unordered-{uuid.uuid4()}"
+    gate = DyingBeforeTheOrder(admission.gate.operations, admission.gate.runs, admission.orders)
+    with pytest.raises(ConnectionAbortedError):
+        await replace(admission, gate=gate).ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)
+    claim = await admission.keys.find("ada", key)
+    assert claim is not None
+    lost = a_request(op_id=claim.op_id, node_id=node.id)
+    await operations.record(transition(lost, State.FAILED, reason=Reason.NOT_ADMITTED))
+    await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate("it has ended")
+    again = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)
+    row = await operations.find(again.jobID)
+    assert row is not None
+    assert (row.state, again.joined) == (State.QUEUED, False)
+    third = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)
+    assert (third.jobID, third.repeated) == (again.jobID, True)
+
+
 async def test_a_refused_request_may_be_corrected_under_its_key(admission: Admission, join: Join) -> None:
-    """What is refused when it is checked reserves nothing."""
+    """A request that fails validation reserves nothing."""
     node, key = await join(), f"typo-{uuid.uuid4()}"
     with pytest.raises(UnknownBackend):
         await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="ecko"), actor="ada", idempotency_key=key)
@@ -209,7 +254,7 @@ async def test_a_repeated_request_is_answered_although_the_node_was_drained_sinc
 ) -> None:
     node, key = await join(), f"drained-{uuid.uuid4()}"
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)
-    await lifecycle.drain(node.id, running=Running.FINISH, actor="ada")
+    await lifecycle.drain(node.id, running=DrainPolicy.FINISH, actor="ada")
     again = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)
     assert (again.jobID, again.repeated) == (first.jobID, True)
 
@@ -226,7 +271,7 @@ async def test_a_request_that_joined_is_repeated_as_joined(admission: Admission,
 async def test_what_is_not_installed_is_neither_upgraded_nor_rolled_back(
     admission: Admission, database: Database, join: Join, kind: Kind
 ) -> None:
-    """S55, on one node too; an inventory that was never read, or not since the last change, refuses nothing."""
+    """S55, on one node too; a missing or stale inventory refuses nothing."""
     node, inventory = await join(), InventoryTable(database)
     await inventory.replace(node.id, [], asked_at=now(), boot_id="")
     with pytest.raises(NotInstalled, match=f"echo is not installed on node {node.name}"):
@@ -267,7 +312,7 @@ async def test_a_retry_keeps_the_policy_of_the_original(
     asked: dict[str, float],
     expected: dict[str, object],
 ) -> None:
-    """A removal waits for its node for ever, also the second time; so do limits that somebody asked for."""
+    """A retried removal also waits for its node without limit; requested limits are kept too."""
     node = await join()
     first = await admission.ask(kind, node.id, ECHO.model_copy(update=asked), actor="ada")
     stored = await operations.request(first.jobID)
@@ -298,9 +343,13 @@ async def test_a_retry_keeps_the_policy_of_the_original(
         (InstallRequest(uri="file:///x.tar.gz"), InvalidRequest, "needs its sha256"),
         (InstallRequest(uri="docker://ada:secret@host/x:1"), InvalidRequest, "password"),
         (InstallRequest(uri="ada@registry.invalid/x/y:1"), InvalidRequest, "password"),
-        (InstallRequest(uri="oci://registry.invalid/UPPER:1"), InvalidRequest, "no reference"),
-        (InstallRequest(uri="/etc/passwd"), InvalidRequest, "no reference"),
-        (InstallRequest(uri=f"r.invalid/x@sha256:{'a' * 64}", sha256="b" * 64), InvalidRequest, "another one"),
+        (InstallRequest(uri="oci://registry.invalid/UPPER:1"), InvalidRequest, "not a valid registry reference"),
+        (InstallRequest(uri="/etc/passwd"), InvalidRequest, "not a valid registry reference"),
+        (
+            InstallRequest(uri=f"r.invalid/x@sha256:{'a' * 64}", sha256="b" * 64),
+            InvalidRequest,
+            "differs from the sha256",
+        ),
     ],
 )
 async def test_bad_input_starts_nothing(
@@ -348,11 +397,30 @@ async def test_an_install_by_uri_carries_everything_to_the_run(
     }
 
 
+async def test_sources_that_are_not_allowed_are_refused_before_anything_is_opened_or_connected(
+    admission: Admission, join: Join
+) -> None:
+    """Existing and missing files, open and closed ports get the same answer, so nothing can be probed."""
+    node, rules = await join(), UriRules(frozenset({"file", "http", "oci"}))
+    strict = replace(admission, intents=replace(admission.intents, rules=rules))
+    said = set()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        port = listening.getsockname()[1]
+        for uri in ("file:///etc/shadow", "file:///no/such", f"oci://127.0.0.1:{port}/a/b", "127.0.0.1:9/a/b"):
+            with pytest.raises(SourceNotAllowed) as refusal:
+                await strict.ask(Kind.INSTALL, node.id, InstallRequest(uri=uri, sha256="b" * 64, name="x"), actor="ada")
+            said.add(refusal.value.message)
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+    assert len(said) == 1
+
+
 async def test_without_temporal_the_answer_is_unavailable_and_comes_soon(admission: Admission, join: Join) -> None:
     node = await join()
     nowhere = await connect(ControlSettings(temporal_address="127.0.0.1:9"), lazy=True)
-    cut_off = replace(admission, gate=Gate(admission.operations, TemporalRuns(nowhere)))
-    async with asyncio.timeout(20):
+    cut_off = replace(admission, gate=OperationLock(admission.operations, TemporalRuns(nowhere), admission.orders))
+    async with asyncio.timeout(HANGS_S):
         with pytest.raises(ServiceUnavailable):
             await cut_off.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
 
@@ -360,11 +428,11 @@ async def test_without_temporal_the_answer_is_unavailable_and_comes_soon(admissi
 async def test_a_newer_request_replaces_one_that_never_reached_its_node(
     admission: Admission, client: Client, runs: TemporalRuns, operations: OperationTable, join: Join
 ) -> None:
-    """Design 4: superseded, as long as the node has not heard of it."""
+    """Design 4: superseded, as long as it was not dispatched."""
     node = await join()
     station = Station()
     async with worker_of(client, station, runs.queue):
-        station.say_at_once(NodeUnreachable())
+        station.answer_dispatch(NodeUnreachable())
         first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
         await station.reached(State.WAITING)
         second = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="bob")
@@ -374,11 +442,26 @@ async def test_a_newer_request_replaces_one_that_never_reached_its_node(
         assert second.jobID in last.detail
 
 
+async def test_operation_continues_when_its_superseding_request_is_refused(
+    admission: Admission, client: Client, runs: TemporalRuns, operations: OperationTable, join: Join
+) -> None:
+    """The newer request was refused because no worker answered in time; it must not end the older one later."""
+    node = await join()
+    first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
+    with pytest.raises(OperationConflict, match=first.jobID):
+        await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="bob")
+    station = Station()
+    station.send_result(Ended(outcome=Outcome(op_id=first.jobID, result=Result.SUCCEEDED, changed=True)))
+    async with worker_of(client, station, runs.queue):
+        await station.seen(lambda seen: bool(seen.rows) and seen.rows[-1].state in ENDED)
+    assert (station.rows[-1].request.op_id, station.rows[-1].state) == (first.jobID, State.SUCCEEDED)
+
+
 @pytest.mark.parametrize("state", [State.FAILED, State.DEAD_LETTER, State.EXPIRED])
 async def test_a_retry_is_a_new_operation_that_names_the_old(
     admission: Admission, client: Client, operations: OperationTable, join: Join, state: State
 ) -> None:
-    """S48, superseded: a dead letter is kept, with all that is needed to drive it again."""
+    """S48, superseded: a dead letter is kept with everything that a retry needs."""
     node = await join()
     request = InstallRequest(uri="https://host/own-2.tar.gz", name="own", alias="mine", sha256="b" * 64)
     first = await admission.ask(Kind.INSTALL, node.id, request, actor="ada")
@@ -428,13 +511,13 @@ async def test_rollback_and_removal_need_no_gallery(
         await admission.ask(kind, node.id, InstallRequest(), actor="ada")
 
 
-# a holder that is on its way out --------------------------------------------------------------------------------
+# a holder that is being cancelled --------------------------------------------------------------------------------
 
 
 async def test_request_during_a_cancel_does_not_join_what_is_being_cancelled(
     admission: Admission, operations: OperationTable, join: Join
 ) -> None:
-    """Joined, it would be answered 202 and end as `cancelled` by somebody else."""
+    """Joining would return 202 for an operation that then ends as `cancelled`."""
     node = await join()
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
     row, request = await operations.find(first.jobID), await operations.request(first.jobID)

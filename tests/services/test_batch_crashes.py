@@ -1,4 +1,4 @@
-"""Whoever dies while a batch asks for its operations, and wherever: one operation per target, and none twice."""
+"""Crashes of API and worker at every step of a batch: one operation per target, and none twice."""
 
 import asyncio
 import uuid
@@ -15,10 +15,12 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
-from activities.batches import BatchActivities
-from activities.records import RecordActivities
-from contracts import temporal as names
-from contracts.batches import (
+from nodesmith.activities.batches import BatchActivities
+from nodesmith.activities.records import RecordActivities
+from nodesmith.contracts.http.nodes import NodeView
+from nodesmith.contracts.nats.messages import Outcome, Result
+from nodesmith.contracts.temporal import operations as names
+from nodesmith.contracts.temporal.batches import (
     BatchInput,
     BatchProgress,
     BatchRequest,
@@ -27,37 +29,39 @@ from contracts.batches import (
     batch_workflow_id,
     member_op_id,
 )
-from contracts.dispatch import DISPATCH, Dispatched, DispatchTask, Ended
-from contracts.messages import Outcome, Result
-from contracts.node_http import NodeView
-from contracts.temporal import OperationInput, Policy, Wanted
-from domain.errors import ServiceUnavailable
-from domain.identity import new_op_id
-from domain.operation import State
-from runtime.temporal import TemporalRuns
-from services.admission import Admission
-from services.batches import BatchDesk
-from services.gate import Gate
-from store.batches import Batches
-from store.database import Database
-from store.idempotency import IdempotencyKeys
-from store.inventory import InventoryTable
-from store.nodes import Nodes
-from store.operations import OperationTable
-from tests.services.conftest import Join, now
-from workflows.backend_operation import BackendOperation
-from workflows.batch import Batch
+from nodesmith.contracts.temporal.dispatch import DISPATCH, Dispatched, DispatchTask, Ended
+from nodesmith.contracts.temporal.operations import Intent, OperationInput, Policy
+from nodesmith.domain.errors import ServiceUnavailable
+from nodesmith.domain.identity import new_op_id
+from nodesmith.domain.operation import State
+from nodesmith.runtime.temporal import TemporalRuns
+from nodesmith.services.batches.batches import BatchService
+from nodesmith.services.operations.admission import Admission
+from nodesmith.services.operations.operation_lock import OperationLock
+from nodesmith.services.operations.verified_records import VerifiedRecords
+from nodesmith.store.access.audit import AuditTrail
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.inventory import InventoryTable
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.store.operations.batches import Batches
+from nodesmith.store.operations.idempotency import IdempotencyKeys
+from nodesmith.store.operations.operations import OperationTable
+from nodesmith.workflows.backend_operation import BackendOperation
+from nodesmith.workflows.batch import Batch
+from tests.deadlines import HANGS_S
+from tests.services.conftest import Join, now, orders_on
+from tests.services.links import AcceptingProofs
 
 NEVER = 0
 BEFORE_AND_AFTER = 2
 OF_THE_BATCH, OF_A_MEMBER, OF_THE_API = 4, 2, 3
-"""open, nodes, note, close; start, insert; start, read what was started, open"""
+"""open, nodes, note, close; start, insert; start, read the started batch, open"""
 SOON, LATE = timedelta(milliseconds=10), timedelta(milliseconds=500)
-"""the next worker comes while the operations run, or after they have ended"""
+"""the next worker starts while the operations run, or after they have ended"""
 
 
 class Crash:
-    """The process dies at its n-th step: from then on that attempt does nothing any more."""
+    """Crashes the process at its n-th step: from then on that attempt has no effect."""
 
     def __init__(self, at: int, next_try: timedelta = SOON) -> None:
         self.steps = 0
@@ -76,7 +80,7 @@ class Crash:
 
 
 class Mortal:
-    """A port whose user may die before and after each call."""
+    """A port whose caller may crash before and after each call."""
 
     def __init__(self, port: Any, step: Callable[[], None]) -> None:
         self._port = port
@@ -91,11 +95,11 @@ class Mortal:
             self._step()
             return answer
 
-        return call if name == "standing" else mortal  # asked again and again, and changes nothing
+        return call if name == "states" else mortal  # polled, and read only
 
 
 class Plant:
-    """Real rows and real runs; the nodes do at once what they are told, and count it."""
+    """Real rows and real runs; simulated nodes execute commands at once and count them."""
 
     def __init__(self, client: Client, database: Database, targets: Sequence[NodeView]) -> None:
         self.client = client
@@ -103,6 +107,7 @@ class Plant:
         self.operations = OperationTable(database)
         self.nodes = Nodes(database)
         self.batches = Batches(database)
+        self._trail = AuditTrail(database)
         self.runs = TemporalRuns(client, queue=f"test-{uuid.uuid4()}")
         self.done: Counter[str] = Counter()
         self._crashes: dict[str, Crash] = {}
@@ -114,14 +119,14 @@ class Plant:
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """Workers that die as each batch has it, and come back."""
+        """Workers that crash as the batch's crash plan says, and restart."""
         runs, operations = Mortal(self.runs, self._step), Mortal(self.operations, self._step)
         nodes, batches = Mortal(self.nodes, self._step), Mortal(self.batches, self._step)
-        ports: Any = (Gate(cast("Any", operations), cast("Any", runs)), nodes, operations, runs, batches)
+        ports: Any = (OperationLock(cast("Any", operations), cast("Any", runs), None), nodes, operations, runs, batches)
         batch = BatchActivities(*ports)
         steps: list[Callable[..., Any]] = [
             *(batch.open_batch, batch.admit_members, batch.watch_members, batch.close_batch),
-            RecordActivities(self.operations).record,
+            RecordActivities(VerifiedRecords(self.operations, AcceptingProofs()), self._trail).record,
         ]
         queue = self.runs.queue
         async with (
@@ -130,7 +135,10 @@ class Plant:
                 self.client,
                 task_queue=names.node_queue(queue),
                 workflows=[BackendOperation],
-                activities=[self.dispatch, RecordActivities(self.operations).record],
+                activities=[
+                    self.dispatch,
+                    RecordActivities(VerifiedRecords(self.operations, AcceptingProofs()), self._trail).record,
+                ],
             ),
         ):
             yield
@@ -144,7 +152,7 @@ class Plant:
         self._crashes[batch_workflow_id(batch_id)] = crash
         batch = BatchInput(
             batch_id=batch_id,
-            wanted=Wanted(backend=family, family=family, version="1", uri="/artifacts/echo-1.tar.gz"),
+            wanted=Intent(backend=family, family=family, version="1", uri="/artifacts/echo-1.tar.gz"),
             targets=tuple(Target(node_id=node.id, node_name=node.name) for node in self.targets),
             created_at=now(),
         )
@@ -153,7 +161,7 @@ class Plant:
 
     async def end_of(self, batch_id: str) -> BatchProgress:
         handle = self.client.get_workflow_handle_for(Batch.run, batch_workflow_id(batch_id))
-        return await asyncio.wait_for(handle.result(), 60)
+        return await asyncio.wait_for(handle.result(), HANGS_S)
 
     async def assert_once_each(self, batch_id: str) -> None:
         rows = (await self.operations.listing(live=False, batch=batch_id)).operations
@@ -178,21 +186,22 @@ async def plant(client: Client, database: Database, join: Join) -> AsyncIterator
 
 
 @pytest.fixture
-def desk(plant: Plant, database: Database, admission: Admission) -> BatchDesk:
-    return BatchDesk(
+def service(plant: Plant, database: Database, admission: Admission) -> BatchService:
+    return BatchService(
         nodes=plant.nodes,
         inventory=InventoryTable(database),
         batches=plant.batches,
         runs=plant.runs,
         intents=admission.intents,
+        orders=orders_on(database),
         keys=IdempotencyKeys(database),
         policy=Policy(),
         clock=now,
     )
 
 
-async def test_a_worker_may_die_at_any_admission_of_a_batch(plant: Plant) -> None:
-    """Promise 2. At every step of the worker, before it and after it: targets = operations."""
+async def test_worker_crash_at_any_step_of_a_batch_admits_each_target_once(plant: Plant) -> None:
+    """Promise 2. Before and after every step of the worker: targets = operations."""
     undisturbed = Crash(NEVER)
     await plant.run_batch(undisturbed)
     assert undisturbed.steps >= BEFORE_AND_AFTER * (OF_THE_BATCH + OF_A_MEMBER * len(plant.targets))
@@ -202,39 +211,41 @@ async def test_a_worker_may_die_at_any_admission_of_a_batch(plant: Plant) -> Non
         await plant.assert_once_each(progress.batch_id)
 
 
-async def test_an_api_may_die_while_it_starts_a_batch(plant: Plant, desk: BatchDesk) -> None:
-    """Promise 2. Asked again with the same Idempotency-Key, by another replica, it is the same batch."""
+async def test_api_crash_at_any_step_of_a_batch_start_starts_it_once(plant: Plant, service: BatchService) -> None:
+    """Promise 2. Repeated at another replica with the same Idempotency-Key, it is the same batch."""
     request = BatchRequest(backend="echo", nodes=[node.name for node in plant.targets])
     for at in range(1, BEFORE_AND_AFTER * OF_THE_API + 1):
         crash, key = Crash(at), f"k{at}"
         mortal: Any = {"batches": Mortal(plant.batches, crash.step), "runs": Mortal(plant.runs, crash.step)}
         with pytest.raises(ApplicationError):
-            await replace(desk, **mortal).start(request, actor="ada", idempotency_key=key)
-        again = await desk.start(request, actor="ada", idempotency_key=key)
+            await replace(service, **mortal).start(request, actor="ada", idempotency_key=key)
+        again = await service.start(request, actor="ada", idempotency_key=key)
         await plant.end_of(again.batch_id)
-        repeated = await desk.start(request, actor="ada", idempotency_key=key)
+        repeated = await service.start(request, actor="ada", idempotency_key=key)
         assert (repeated.batch_id, repeated.jobs) == (again.batch_id, again.jobs)
         await plant.assert_once_each(again.batch_id)
 
 
-async def test_a_batch_that_has_started_is_accepted_whatever_happens_to_its_row(plant: Plant, desk: BatchDesk) -> None:
+async def test_a_batch_that_has_started_is_accepted_whatever_happens_to_its_row(
+    plant: Plant, service: BatchService
+) -> None:
     """Design 2: the 202 is given once the workflow has started; the workflow writes the row too."""
     unwritable: Any = Unwritable()
     request = BatchRequest(backend="echo", nodes=[plant.targets[0].name])
-    accepted = await replace(desk, batches=unwritable).start(request, actor="ada")
+    accepted = await replace(service, batches=unwritable).start(request, actor="ada")
     await plant.end_of(accepted.batch_id)
     assert await plant.batches.find(accepted.batch_id) is not None
 
 
-async def test_whoever_wakes_after_the_end_starts_nothing(plant: Plant) -> None:
-    """Promise 2: a process that was stopped before it could start the run, and wakes when the run has ended."""
+async def test_process_resumed_after_the_batch_ended_starts_nothing(plant: Plant) -> None:
+    """Promise 2: a process paused before it could start the run resumes when the run has ended."""
     await plant.run_batch(Crash(NEVER))
     [op_id, *_] = plant.done
     row, story = await plant.operations.find(op_id), await plant.operations.timeline(op_id)
     request = await plant.operations.request(op_id)
     assert row is not None
     assert request is not None
-    late = Gate(plant.operations, plant.runs)
+    late = OperationLock(plant.operations, plant.runs, None)
     assert await late.admit(OperationInput(request=request)) == (op_id, False)
     run = await plant.runs.describe(row.workflow_id)
     assert run is not None
@@ -245,7 +256,7 @@ async def test_whoever_wakes_after_the_end_starts_nothing(plant: Plant) -> None:
 
 
 class Unwritable:
-    """A table that is away when the API wants to write."""
+    """A table that fails when the API writes."""
 
     async def open(self, _: BatchInput) -> None:
         raise ServiceUnavailable("PostgreSQL does not answer.")

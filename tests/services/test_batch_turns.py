@@ -1,4 +1,4 @@
-"""Nodes that were away when they had their turn, and come back: real batches, runs and rows; the nodes are played."""
+"""Batch turns of nodes that were away and return: real batches, runs and rows; the nodes are simulated."""
 
 import asyncio
 import uuid
@@ -9,36 +9,60 @@ from functools import partial
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from temporalio import activity
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.worker import Worker
 
-from activities.batches import BatchActivities
-from activities.records import RecordActivities
-from contracts import batches as batch_names
-from contracts import temporal as names
-from contracts.batches import BatchInput, BatchOrder, BatchProgress, BatchState, Target, batch_workflow_id, member_op_id
-from contracts.dispatch import DISPATCH, RUN_ON_NODE, Accepted, Dispatched, DispatchTask, Ended, NodeUnreachable
-from contracts.messages import Outcome, Result
-from contracts.node_http import NodeView
-from contracts.operation_http import OperationView
-from contracts.temporal import Policy, Wanted
-from domain.identity import new_op_id
-from domain.operation import OPEN, Reason, State
-from runtime.temporal import TemporalRuns
-from services.gate import Gate
-from store.batches import Batches
-from store.database import Database
-from store.nodes import Nodes
-from store.operations import OperationTable
+from nodesmith.activities.batches import BatchActivities
+from nodesmith.activities.records import RecordActivities
+from nodesmith.contracts.http.nodes import NodeView
+from nodesmith.contracts.http.operations import OperationView
+from nodesmith.contracts.nats.messages import Outcome, Result
+from nodesmith.contracts.temporal import batches as batch_names
+from nodesmith.contracts.temporal import operations as names
+from nodesmith.contracts.temporal.batches import (
+    BatchInput,
+    BatchOrder,
+    BatchProgress,
+    BatchState,
+    Target,
+    batch_workflow_id,
+    member_op_id,
+    member_request,
+)
+from nodesmith.contracts.temporal.dispatch import (
+    DISPATCH,
+    RUN_ON_NODE,
+    Accepted,
+    Dispatched,
+    DispatchTask,
+    Ended,
+    NodeUnreachable,
+    PermitGranted,
+)
+from nodesmith.contracts.temporal.operations import Intent, Policy
+from nodesmith.domain.identity import new_op_id
+from nodesmith.domain.operation import OPEN, Reason, State
+from nodesmith.runtime.temporal import TemporalRuns
+from nodesmith.services.operations.operation_lock import OperationLock
+from nodesmith.services.operations.verified_records import VerifiedRecords
+from nodesmith.store.access.audit import AuditTrail
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.store.operations.batches import Batches
+from nodesmith.store.operations.operations import OperationTable
+from nodesmith.store.operations.permits import PermitTable
+from nodesmith.workflows.backend_operation import BackendOperation
+from nodesmith.workflows.batch import Batch
 from tests.api.station import until
-from tests.services.conftest import Join, now
-from workflows.backend_operation import BackendOperation
-from workflows.batch import Batch
+from tests.deadlines import HANGS_S
+from tests.services.conftest import Join, now, orders_on
+from tests.services.links import AcceptingProofs
 
 
 class Site:
-    """Nodes that are there or not, and work until the test lets them end."""
+    """Simulated nodes, connected or not, that work until the test lets them finish."""
 
     def __init__(self, client: Client, database: Database, nodes: Sequence[NodeView]) -> None:
         self.client = client
@@ -52,10 +76,16 @@ class Site:
         self.most_at_work = 0
         self._at_work: dict[str, asyncio.Future[Result]] = {}
         self._registry = Nodes(database)
+        self._permits = PermitTable(database)
+        self._trail = AuditTrail(database)
+        self._orders = orders_on(database)
 
     @activity.defn(name=DISPATCH)
     async def dispatch(self, task: DispatchTask) -> Dispatched:
-        return Dispatched(result=Accepted() if task.request.node_id in self.present else NodeUnreachable())
+        if task.request.node_id not in self.present:
+            return Dispatched(result=NodeUnreachable())
+        permit = await self._permits.permit(task.request.op_id, task.decision, token="t", on_node=task.accepted)
+        return Dispatched(result=Accepted() if isinstance(permit, PermitGranted) else permit)
 
     @activity.defn(name=RUN_ON_NODE)
     async def run_on_node(self, task: DispatchTask) -> Dispatched:
@@ -74,9 +104,9 @@ class Site:
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        gate = Gate(self.operations, self.runs)
+        gate = OperationLock(self.operations, self.runs, None)
         batch = BatchActivities(gate, self._registry, self.operations, self.runs, self.batches)
-        record = RecordActivities(self.operations).record
+        record = RecordActivities(VerifiedRecords(self.operations, AcceptingProofs()), self._trail).record
         steps: list[Callable[..., Any]] = [
             *(batch.open_batch, batch.admit_members, batch.watch_members, batch.cancel_members, batch.close_batch),
             record,
@@ -90,38 +120,41 @@ class Site:
             yield
 
     async def begin(self, **changes: Any) -> None:
-        """A batch over all nodes, a place at a time."""
+        """Start a batch over all nodes with one slot."""
         batch = BatchInput(
             batch_id=self.batch_id,
-            wanted=Wanted(backend=self.family, family=self.family, version="1", uri="/artifacts/echo-1.tar.gz"),
+            wanted=Intent(backend=self.family, family=self.family, version="1", uri="/artifacts/echo-1.tar.gz"),
             targets=tuple(Target(node_id=node.id, node_name=node.name) for node in self.nodes),
             created_at=now(),
-            policy=Policy(heartbeat_timeout=timedelta(minutes=5)),  # the played nodes send no heartbeats
+            policy=Policy(heartbeat_timeout=timedelta(minutes=5)),  # the simulated nodes send no heartbeats
             **{"max_parallel": 2, **changes},
         )
+        await self._orders.add([member_request(batch, target) for target in batch.targets])
         await self.runs.start_batch(batch)
 
     async def order(self, signal: str) -> None:
         assert await self.runs.order_batch(self.batch_id, signal, BatchOrder(by="ada"))
 
     async def terminate(self) -> None:
+        """Terminate the run and wait until visibility, which lags, shows it."""
         await self._handle().terminate()
+        await until(self.runs.open_batches, lambda listed: self.batch_id not in listed)
 
     async def comes_back(self, *nodes: NodeView) -> None:
-        """As a heartbeat has it: what waits for the node is told."""
+        """Connect the node and wake its operations, like a heartbeat."""
         self.present.update(node.id for node in nodes)
         for row in await self.operations.waiting_for([node.id for node in nodes]):
             await self.runs.node_back(row.workflow_id, row.node_id)
 
     async def at_work(self, number: int) -> list[str]:
-        """Wait until so many are; the nodes, the first one first."""
+        """Wait until this many nodes work; returns them in order of start."""
         return await until(lambda: asyncio.sleep(0, list(self._at_work)), lambda at_work: len(at_work) == number)
 
     async def finish(self, node_id: str, result: Result = Result.SUCCEEDED) -> None:
-        """Until its row says so: the batch gives the slot to another only then."""
+        """Finish an operation and wait for its row: only then the batch gives the slot to another."""
         op_id = member_op_id(self.batch_id, node_id)
         self._at_work[node_id].set_result(result)
-        await until(lambda: self.operations.standing([op_id]), lambda standing: standing[op_id][0] not in OPEN)
+        await until(lambda: self.operations.states([op_id]), lambda standing: standing[op_id][0] not in OPEN)
 
     async def row(self, node: NodeView) -> OperationView:
         row = await self.operations.find(member_op_id(self.batch_id, node.id))
@@ -131,19 +164,19 @@ class Site:
     async def all_wait(self, reason: Reason, *nodes: NodeView) -> None:
         wanted = {member_op_id(self.batch_id, node.id): (State.WAITING, reason) for node in nodes}
 
-        await until(lambda: self.operations.standing(list(wanted)), lambda standing: standing == wanted)
+        await until(lambda: self.operations.states(list(wanted)), lambda standing: standing == wanted)
 
     async def progress(self) -> BatchProgress:
         return await self._handle().query(Batch.progress)
 
     async def turns_given(self) -> int:
-        """As Temporal has it; the question is answered after all that was said before."""
+        """The turns in the state of the workflow; the query is answered after all earlier signals."""
         await self.progress()
         events = (await self._handle().fetch_history()).events
         return sum(event.HasField("signal_external_workflow_execution_initiated_event_attributes") for event in events)
 
     async def end(self) -> BatchProgress:
-        return await asyncio.wait_for(self._handle().result(), 60)
+        return await asyncio.wait_for(self._handle().result(), HANGS_S)
 
     def _handle(self) -> WorkflowHandle[Batch, BatchProgress]:
         return self.client.get_workflow_handle_for(Batch.run, batch_workflow_id(self.batch_id))
@@ -156,8 +189,8 @@ async def site(client: Client, database: Database, join: Join) -> AsyncIterator[
         yield site
 
 
-async def test_nodes_that_come_back_together_take_their_turns(site: Site) -> None:
-    """G12: `max_parallel` holds also for those who were away when they had their turn."""
+async def test_nodes_that_return_together_respect_max_parallel(site: Site) -> None:
+    """G12: `max_parallel` also applies to nodes that were away at their turn."""
     await site.begin()
     await site.all_wait(Reason.NODE_AWAY, *site.nodes)
     await site.comes_back(*site.nodes)
@@ -170,8 +203,8 @@ async def test_nodes_that_come_back_together_take_their_turns(site: Site) -> Non
     assert site.most_at_work == 2
 
 
-async def test_who_goes_away_again_gives_its_turn_back(site: Site) -> None:
-    """H27: an absent node never blocks the window, however often it comes and goes."""
+async def test_node_that_disconnects_again_releases_its_turn(site: Site) -> None:
+    """H27: an absent node never blocks a slot, however often it connects and disconnects."""
     first, second, third = site.nodes[:3]
     await site.begin(max_parallel=1)
     await site.all_wait(Reason.NODE_AWAY, *site.nodes)
@@ -194,8 +227,8 @@ async def test_who_goes_away_again_gives_its_turn_back(site: Site) -> None:
     assert site.most_at_work == 1
 
 
-async def test_a_node_that_comes_back_to_a_paused_batch_waits_for_it(site: Site) -> None:
-    """G12: a pause is for everybody that has not begun."""
+async def test_node_that_returns_to_a_paused_batch_waits_for_it(site: Site) -> None:
+    """G12: a pause applies to every member that has not started."""
     await site.begin()
     await site.all_wait(Reason.NODE_AWAY, *site.nodes)
     await site.order(batch_names.SIGNAL_PAUSE)
@@ -209,8 +242,8 @@ async def test_a_node_that_comes_back_to_a_paused_batch_waits_for_it(site: Site)
     assert await site.turns_given() == len(site.nodes)
 
 
-async def test_a_node_that_comes_back_to_a_stopped_batch_is_left_alone(site: Site) -> None:
-    """G12: what broke three nodes is not done to the one that comes late."""
+async def test_node_that_returns_to_a_stopped_batch_does_not_start(site: Site) -> None:
+    """G12: a batch that failed on three nodes does not start on one that returns late."""
     early, late = site.nodes[0], site.nodes[1:]
     site.present.add(early.id)
     await site.begin(max_failures=1)
@@ -233,7 +266,7 @@ async def test_a_node_that_comes_back_to_a_stopped_batch_is_left_alone(site: Sit
 
 
 async def test_members_of_a_batch_that_was_terminated_need_no_turn(site: Site) -> None:
-    """Nothing is stuck: in the Web UI somebody ended the batch, and nobody is left to give turns."""
+    """No member is stuck after the batch was terminated in the Web UI and no run gives turns."""
     await site.begin()
     await site.all_wait(Reason.NODE_AWAY, *site.nodes)
     await site.terminate()
@@ -242,3 +275,16 @@ async def test_members_of_a_batch_that_was_terminated_need_no_turn(site: Site) -
         await site.finish(node_id)
     for node in site.nodes:
         await until(partial(site.row, node), lambda row: row.state is State.SUCCEEDED)
+
+
+async def test_members_without_a_row_are_cancelled_with_their_batch(site: Site, database: Database) -> None:
+    """Their rows were not written or were lost; the batch knows their runs."""
+    await site.begin()
+    await site.all_wait(Reason.NODE_AWAY, *site.nodes)
+    async with database.session() as session:
+        await session.execute(text("DELETE FROM operations WHERE batch_id = :id"), {"id": site.batch_id})
+    await site.order(batch_names.SIGNAL_CANCEL)
+    await site.end()
+    for node in site.nodes:
+        row = await site.row(node)
+        assert (row.state, row.reason, row.cancelled_by) == (State.CANCELLED, Reason.BATCH_CANCELLED, "ada")

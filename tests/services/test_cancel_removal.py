@@ -1,21 +1,21 @@
-"""A removal that is on its node goes through, whether we see it or not."""
+"""A dispatched removal cannot be cancelled, whether or not its node is visible."""
 
 import pytest
 
-from contracts.operation_http import CancelBody
-from contracts.temporal import CancelRequest
-from domain.errors import NotCancellable
-from domain.operation import Kind, State
-from runtime.temporal import TemporalRuns
-from services.cancellation import Cancellation
-from store.nodes import Nodes
-from store.operations import OperationTable
+from nodesmith.contracts.http.operations import CancelBody
+from nodesmith.contracts.temporal.operations import CancelRequest
+from nodesmith.domain.errors import NotCancellable
+from nodesmith.domain.operation import Kind, State
+from nodesmith.runtime.temporal import TemporalRuns
+from nodesmith.services.operations.cancellation import Cancellation
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.store.operations.operations import OperationTable
 from tests.services.conftest import now
 from tests.store.transitions import a_request, transition
 
 
 class RecordedRuns(TemporalRuns):
-    """Takes every cancel for an open run."""
+    """Records every cancel as accepted by an open run."""
 
     def __init__(self) -> None:
         self.cancelled: list[CancelRequest] = []
@@ -46,7 +46,7 @@ async def removal_in(operations: OperationTable, state: State) -> str:
 async def test_removal_on_its_node_cannot_be_cancelled_unless_by_force(
     cancellation: Cancellation, operations: OperationTable, recorded: RecordedRuns, state: State
 ) -> None:
-    """S60: also when the node was lost sight of."""
+    """S60: also when the node is not visible."""
     op_id = await removal_in(operations, state)
     with pytest.raises(NotCancellable, match="is removing echo from"):
         await cancellation.cancel(op_id, CancelBody(), actor="ada")

@@ -1,4 +1,4 @@
-"""Galleries beside the requests: read again when it is their turn, by one replica, from the source that answers."""
+"""Background refresh of galleries: on schedule, by one replica, from a source that answers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -7,14 +7,16 @@ from datetime import timedelta
 
 import pytest
 
-from contracts.galleries import GalleryRequest, GalleryView
-from gallery.catalogue import Catalogue
-from gallery.fetching import COOLDOWN_S, Fetcher
-from services.galleries import Galleries
-from store.database import Database
-from store.galleries import GalleryTable, UploadTable
+from nodesmith.contracts.http.galleries import GalleryRequest, GalleryView
+from nodesmith.gallery.catalogue import Catalogue
+from nodesmith.gallery.index_reader import COOLDOWN_S, IndexReader
+from nodesmith.services.catalogue.galleries import Galleries
+from nodesmith.store.catalogue.galleries import GalleryTable, UploadTable
+from nodesmith.store.database import Database
+from tests.deadlines import HANGS_S
 from tests.gallery.site import Page, Site, serving
 from tests.services.conftest import no_access
+from tests.sources import LOCAL
 from tests.store.clock import SetClock
 
 TURN = timedelta(hours=1)
@@ -36,11 +38,12 @@ def replica(database: Database, clock: SetClock) -> Galleries:
     return Galleries(
         table=GalleryTable(database, clock=clock),
         uploads=UploadTable(database),
-        reader=Fetcher(no_access, now=lambda: clock().timestamp()),
+        reader=IndexReader(no_access, LOCAL, now=lambda: clock().timestamp()),
         catalogue=Catalogue([]),
         builtin=[],
         refresh_every=TURN,
-        look_every_s=LOOK_S,
+        clock=clock,
+        sync_interval_s=LOOK_S,
     )
 
 
@@ -62,7 +65,7 @@ def index(name: str) -> Page:
 
 @asynccontextmanager
 async def looking(*replicas: Galleries) -> AsyncIterator[None]:
-    """The loops that run beside the requests."""
+    """Run the background loops of the replicas."""
     loops = [asyncio.create_task(each.run()) for each in replicas]
     try:
         yield
@@ -74,7 +77,7 @@ async def looking(*replicas: Galleries) -> AsyncIterator[None]:
 
 
 async def turn(galleries: Galleries, clock: SetClock, *, seconds: float = 3601) -> GalleryView:
-    """Let the time come, and wait until the gallery was read."""
+    """Advance the clock, and wait until the gallery was read."""
     due = clock.forward(seconds=seconds)
     view = await seen(galleries, lambda view: view.fetched_at == due)
     await galleries.sync()
@@ -82,7 +85,7 @@ async def turn(galleries: Galleries, clock: SetClock, *, seconds: float = 3601) 
 
 
 async def seen(galleries: Galleries, condition: Callable[[GalleryView], bool]) -> GalleryView:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANGS_S):
         while True:
             view = await galleries.find("main")
             if condition(view):
@@ -90,7 +93,7 @@ async def seen(galleries: Galleries, condition: Callable[[GalleryView], bool]) -
             await asyncio.sleep(LOOK_S)
 
 
-async def test_a_gallery_is_read_again_when_it_is_its_turn_and_not_before(
+async def test_gallery_is_refreshed_on_schedule_and_not_before(
     galleries: Galleries, clock: SetClock, site: Site
 ) -> None:
     site.pages["/main"] = index("second")
@@ -107,7 +110,7 @@ async def test_a_gallery_is_read_again_when_it_is_its_turn_and_not_before(
     assert galleries.catalogue.find("second")
 
 
-async def test_of_two_replicas_one_reads_and_both_know(
+async def test_one_of_two_replicas_reads_a_gallery_and_both_use_it(
     galleries: Galleries, database: Database, clock: SetClock, site: Site
 ) -> None:
     other = replica(database, clock)
@@ -121,7 +124,7 @@ async def test_of_two_replicas_one_reads_and_both_know(
     assert site.asked() == ["/main"]
 
 
-async def test_a_source_that_failed_is_left_alone_until_it_has_cooled_down(
+async def test_failed_source_is_not_asked_during_its_back_off(
     galleries: Galleries, clock: SetClock, site: Site
 ) -> None:
     galleries.refresh_every = timedelta(seconds=COOLDOWN_S / 3)
@@ -139,7 +142,7 @@ async def test_a_source_that_failed_is_left_alone_until_it_has_cooled_down(
     assert galleries.catalogue.find("back")
 
 
-async def test_when_every_source_fails_the_copy_stays_and_the_next_turn_comes(
+async def test_copy_stays_when_every_source_fails_and_refresh_is_retried(
     galleries: Galleries, clock: SetClock, site: Site
 ) -> None:
     site.pages["/main"] = site.pages["/mirror"] = Page(b"<html>maintenance</html>")

@@ -1,25 +1,28 @@
-"""From what was asked to what a node is told."""
+"""Intents: from a request to what a node will do."""
 
 import pytest
 
-from contracts.messages import UpgradePolicy
-from contracts.operation_http import InstallRequest
-from contracts.temporal import Wanted
-from domain.errors import NoBuildForNode
-from domain.operation import Kind
-from gallery.catalogue import Catalogue
-from gallery.index import read_index
-from gallery.tags import RegistryTags
-from services.intents import LEFT_TO_NODE, SAME_RESULT, Intents, UriRules, intent_of
+from nodesmith.contracts.http.operations import InstallRequest
+from nodesmith.contracts.nats.messages import UpgradePolicy
+from nodesmith.contracts.temporal.operations import Intent
+from nodesmith.domain.errors import NoBuildForNode
+from nodesmith.domain.operation import Kind
+from nodesmith.gallery.catalogue import Catalogue
+from nodesmith.gallery.index import read_index
+from nodesmith.gallery.tags import RegistryTags
+from nodesmith.services.operations.intents import NO_EFFECT, NO_EFFECT_ON_INSTALLED, Intents, UriRules, intent_of
 from tests.gallery import wild
-from tests.services.conftest import no_access
+from tests.services.conftest import artifact_check, no_access
+from tests.sources import LOCAL
+
+URIS = UriRules(frozenset({"https", "oci"}), sources=LOCAL)
 
 
 @pytest.fixture(scope="module")
 def intents() -> Intents:
     only_amd = "- {name: odd, capabilities: {amd: rocm-odd}}\n- {name: rocm-odd, uri: registry.invalid/a/odd:1}\n"
     entries = read_index(wild.backend("engine") + only_amd, gallery="wild").entries
-    return Intents(Catalogue(entries), UriRules(frozenset({"https", "oci"})), RegistryTags(no_access))
+    return Intents(Catalogue(entries), URIS, RegistryTags(no_access, LOCAL), artifact_check())
 
 
 @pytest.mark.parametrize(("capability", "build"), [("amd", "rocm"), ("nvidia", "cuda12"), ("", "cpu")])
@@ -36,16 +39,16 @@ def test_a_build_by_its_own_name_locks_the_family_of_its_meta(intents: Intents) 
         assert intents.wanted(kind, InstallRequest(backend="rocm-engine")).family == "engine"
 
 
-def test_what_no_gallery_knows_can_still_be_removed(intents: Intents) -> None:
+def test_backend_unknown_to_all_galleries_can_be_removed(intents: Intents) -> None:
     assert intents.wanted(Kind.REMOVE, InstallRequest(backend="Old/One")).family == "old__one"
 
 
 def test_a_node_without_a_build_is_refused_at_admission(intents: Intents) -> None:
-    with pytest.raises(NoBuildForNode, match="there is one for amd"):
+    with pytest.raises(NoBuildForNode, match="available: amd"):
         intents.wanted(Kind.INSTALL, InstallRequest(backend="odd"), capability="nvidia")
 
 
-# joining: the digest covers the whole of what is wanted -------------------------------------------------------
+# joining: the digest covers the complete intent ---------------------------------------------------------------
 
 CHANGES: dict[str, object] = {
     "kind": Kind.UPGRADE,
@@ -61,25 +64,27 @@ CHANGES: dict[str, object] = {
     "force": True,
     "start": True,
     "upgrade_policy": UpgradePolicy.OVERLAP,
+    "gallery": "other",
+    "verified": "in another way",
 }
-"""another value for each field: a new field of `Wanted` needs one here, and so a decision"""
+"""another value for each field: a new field of `Intent` needs an entry, and so a decision, here"""
 
 
-def test_every_field_of_what_is_wanted_counts_or_is_known_to_change_nothing() -> None:
-    wanted = Wanted(backend="echo", family="echo", version="1", uri="https://host/x.tar.gz", sha256="a" * 64)
-    assert CHANGES.keys() == Wanted.model_fields.keys()
+def test_every_intent_field_changes_the_digest_or_is_listed_as_without_effect() -> None:
+    wanted = Intent(backend="echo", family="echo", version="1", uri="https://host/x.tar.gz", sha256="a" * 64)
+    assert CHANGES.keys() == Intent.model_fields.keys()
     equal = {
         name
         for name, value in CHANGES.items()
         if intent_of(wanted.model_copy(update={name: value})) == intent_of(wanted)
     }
-    assert equal == SAME_RESULT == {"family", "mirrors", "size"}
+    assert equal == NO_EFFECT == {"family", "mirrors", "size", "gallery", "verified"}
 
 
 @pytest.mark.parametrize("kind", [Kind.REMOVE, Kind.ROLLBACK])
 def test_removal_and_rollback_are_the_same_under_every_name_of_the_family(intents: Intents, kind: Kind) -> None:
     asked = [InstallRequest(backend=name) for name in ("engine", "wild@Engine", "rocm-engine")]
     assert len({intent_of(intents.wanted(kind, each)) for each in asked}) == 1
-    assert {"backend", "name", "alias"} == LEFT_TO_NODE
+    assert {"backend", "name", "alias"} == NO_EFFECT_ON_INSTALLED
     forced = InstallRequest(backend="engine", force=True)
     assert intent_of(intents.wanted(kind, forced)) != intent_of(intents.wanted(kind, asked[0]))

@@ -1,29 +1,29 @@
-"""Refreshing inventories: who is asked, who is let rest, what an unanswered question changes."""
+"""Refreshing inventories: which nodes are asked, which are backed off, and the effect of a failed request."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
-from contracts.messages import BackendList, Heartbeat, Installed
-from contracts.node_http import NodeView
-from domain.errors import NoAnswer, NodeAway
-from domain.operation import State
-from services.inventory import Inventory
-from services.witness import Witness
-from store.database import Database
-from store.inventory import InventoryTable
-from store.nodes import Nodes
-from store.operations import OperationTable
+from nodesmith.contracts.http.nodes import NodeView
+from nodesmith.contracts.nats.messages import BackendList, Heartbeat, Installed
+from nodesmith.domain.errors import NoAnswer, NodeAway
+from nodesmith.domain.operation import State
+from nodesmith.services.nodes.inventory import Inventory
+from nodesmith.services.nodes.reachability import ReachabilityTracker
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.inventory import InventoryTable
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.store.operations.operations import OperationTable
+from nodesmith.workers.inventory_refresh import InventoryRefresher
 from tests.databases import migrated_template, opened
 from tests.servers import PostgresForTests
 from tests.services.conftest import Join, now
-from tests.services.links import PlayedLink
+from tests.services.links import SimulatedLink
 from tests.store.transitions import a_request, transition
-from workers.inventory import InventoryKeeper
 
 
-class ListingLink(PlayedLink):
-    """Answers `backend.list` for the nodes it knows; nobody is there for the others."""
+class ListingLink(SimulatedLink):
+    """Answers `backend.list` for the nodes it knows; raises `NodeAway` for the others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class ListingLink(PlayedLink):
 
 @pytest.fixture
 async def database(postgres_server: PostgresForTests) -> AsyncIterator[Database]:
-    """Its own: a look at the fleet sees every node."""
+    """A separate database, because a refresh covers every node."""
     url = await postgres_server.create_database(template=await migrated_template(postgres_server))
     async with opened(url) as database:
         yield database
@@ -52,7 +52,7 @@ def link() -> ListingLink:
 
 @pytest.fixture
 async def inventory(database: Database, nodes: Nodes, link: ListingLink) -> AsyncIterator[Inventory]:
-    witness = Witness(link, nodes, now)
+    witness = ReachabilityTracker(link, nodes, now)
     yield Inventory(InventoryTable(database), witness, now)
     await witness.close()
 
@@ -68,10 +68,10 @@ def disk(*versions: str) -> BackendList:
     return BackendList(backends=[Installed(name=f"echo-{version}", version=version) for version in versions])
 
 
-async def test_nodes_are_asked_on_connect_and_after_an_operation_and_else_let_alone(
+async def test_inventory_is_refreshed_on_connect_and_after_an_operation_only(
     join: Join, nodes: Nodes, operations: OperationTable, inventory: Inventory, link: ListingLink
 ) -> None:
-    """Promise 5: what we say is on a node is what is on its disk."""
+    """Promise 5: the inventory matches the node's disk."""
     node = await heard(nodes, await join(), "boot-1")
     link.disks[node.id] = disk("1")
     assert (await inventory.refresh_stale(), await inventory.refresh_stale()) == (1, 0)
@@ -84,7 +84,7 @@ async def test_nodes_are_asked_on_connect_and_after_an_operation_and_else_let_al
     assert link.asked == [node.id, node.id]
 
 
-async def test_a_node_that_does_not_answer_rests_and_keeps_its_copy(
+async def test_node_without_answer_is_backed_off_and_keeps_its_copy(
     join: Join, nodes: Nodes, inventory: Inventory, link: ListingLink
 ) -> None:
     node = await heard(nodes, await join(), "boot-1")
@@ -119,11 +119,11 @@ async def test_a_node_without_backends_is_not_asked(join: Join, inventory: Inven
     assert not link.asked
 
 
-async def test_one_look_asks_a_whole_fleet_and_survives_whoever_is_away(
+async def test_one_refresh_asks_the_whole_fleet_despite_absent_nodes(
     join: Join, nodes: Nodes, inventory: Inventory, link: ListingLink
 ) -> None:
     """S56."""
     fleet = [await heard(nodes, await join(), "boot") for _ in range(5)]
     link.disks = {node.id: disk("1") for node in fleet[:3]}
-    assert await InventoryKeeper(inventory)._round() == 3
+    assert await InventoryRefresher(inventory)._refresh_stale() == 3
     assert sorted(link.asked) == sorted(node.id for node in fleet)

@@ -1,30 +1,30 @@
-"""The life of a node: what an admin decides, what the node may say for itself, and what becomes of its operations."""
+"""Lifecycle of a node: the admin's decisions, the node's own messages, and the effect on its operations."""
 
 import asyncio
 from datetime import timedelta
 
 import pytest
 
-from contracts.messages import Heartbeat, StopOrder, StopWhy
-from contracts.node_http import NodeView, Running
-from contracts.temporal import CancelRequest, OperationRequest
-from domain.errors import NodeRemoved, ServiceUnavailable, UnknownNode
-from domain.node import NodeStatus
-from domain.operation import Kind, Reason, State
-from services.lifecycle import Lifecycle
-from services.registration import Registration
-from store.database import Database
-from store.life import NodeLife
-from store.nodes import Nodes
-from store.operations import OperationTable
+from nodesmith.contracts.http.nodes import DrainPolicy, NodeView
+from nodesmith.contracts.nats.messages import Heartbeat, StopOrder, StopWhy
+from nodesmith.contracts.temporal.operations import CancelRequest, OperationRequest
+from nodesmith.domain.errors import NodeRemoved, ServiceUnavailable, UnknownNode
+from nodesmith.domain.node import NodeStatus
+from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.services.nodes.lifecycle import Lifecycle
+from nodesmith.services.nodes.registration import Registration
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.store.operations.operations import OperationTable
 from tests.services.conftest import TOKEN, Join, now
-from tests.services.links import PlayedPresence, PlayedRevocation
+from tests.services.links import SimulatedPresence, SimulatedRevocation
 from tests.services.test_registration import a_node
 from tests.store.transitions import a_request, transition
 
 
 class RecordedSignals:
-    """Every cancel that was signalled; can be told to be away."""
+    """Records every signalled cancel; can simulate a Temporal outage."""
 
     def __init__(self) -> None:
         self.sent: dict[str, CancelRequest] = {}
@@ -43,8 +43,8 @@ def signals() -> RecordedSignals:
 
 
 @pytest.fixture
-def lifecycle(nodes: Nodes, life: NodeLife, signals: RecordedSignals, presence: PlayedPresence) -> Lifecycle:
-    return Lifecycle(nodes, life, signals, presence, now, PlayedRevocation())
+def lifecycle(nodes: Nodes, life: NodeLife, signals: RecordedSignals, presence: SimulatedPresence) -> Lifecycle:
+    return Lifecycle(nodes, life, signals, presence, now, SimulatedRevocation())
 
 
 async def begun(operations: OperationTable, node: NodeView, state: State, kind: Kind = Kind.INSTALL) -> str:
@@ -70,43 +70,43 @@ async def heard(nodes: Nodes, node: NodeView, boot_id: str = "") -> None:
 # drain and resume ---------------------------------------------------------------------------------------------
 
 
-async def test_drain_ends_what_has_not_begun_and_lets_finish_what_runs(
+async def test_drain_ends_undispatched_operations_and_lets_running_ones_finish(
     lifecycle: Lifecycle, join: Join, operations: OperationTable, signals: RecordedSignals
 ) -> None:
-    """S26, R29, H6: what waits ends at once, and nothing that runs is cut."""
+    """S26, R29, H6: waiting operations end at once, and running ones are not interrupted."""
     node = await join()
     begin = {state: await begun(operations, node, state) for state in (State.QUEUED, State.WAITING, State.RUNNING)}
-    told = await lifecycle.drain(node.name, running=Running.FINISH, actor="ada", reason="new disks")
+    told = await lifecycle.drain(node.name, running=DrainPolicy.FINISH, actor="ada", reason="new disks")
     assert (told.message, told.status) == ("node set to draining", NodeStatus.DRAINING)
     assert set(told.cancelled) == set(signals.sent) == {begin[State.QUEUED], begin[State.WAITING]}
     assert {each.why for each in signals.sent.values()} == {Reason.NODE_DRAINED}
     assert {(each.by, each.detail, each.force) for each in signals.sent.values()} == {("ada", "new disks", False)}
 
 
-async def test_drain_cancels_what_runs_when_that_is_asked_but_no_removal(
+async def test_drain_cancels_running_operations_on_request_except_removals(
     lifecycle: Lifecycle, join: Join, operations: OperationTable, signals: RecordedSignals
 ) -> None:
     node = await join()
     running = await begun(operations, node, State.RUNNING)
     await begun(operations, node, State.RUNNING, Kind.REMOVE)
     still = await begun(operations, node, State.STILL_INSTALLING)
-    told = await lifecycle.drain(node.id, running=Running.CANCEL, actor="ada")
+    told = await lifecycle.drain(node.id, running=DrainPolicy.CANCEL, actor="ada")
     assert set(told.cancelled) == set(signals.sent) == {running, still}
 
 
-async def test_an_admins_drain_survives_everything_but_an_admins_resume(
+async def test_drain_lasts_until_an_admin_resumes_the_node(
     lifecycle: Lifecycle, join: Join, nodes: Nodes, registration: Registration
 ) -> None:
     """H4, R14c (superseded by H4), R90: a renewal, a new boot, a heartbeat and the node's own resume change nothing."""
     node = await join()
-    await lifecycle.drain(node.id, running=Running.FINISH, actor="ada")
+    await lifecycle.drain(node.id, running=DrainPolicy.FINISH, actor="ada")
     first = (await look(nodes, node)).drained_at
     await registration.register(a_node(name=node.name, boot_id="boot-2"), bearer=TOKEN)
     await heard(nodes, node, "boot-2")
     await lifecycle.leaving(node)
     await lifecycle.left(node)
     await lifecycle.stayed(node)
-    await lifecycle.drain(node.id, running=Running.FINISH, actor="bob")
+    await lifecycle.drain(node.id, running=DrainPolicy.FINISH, actor="bob")
     drained = await look(nodes, node)
     assert (drained.status, drained.drained_at) == (NodeStatus.DRAINING, first)
     resumed = await lifecycle.resume(node.id)
@@ -122,10 +122,10 @@ async def test_neither_resume_approves(lifecycle: Lifecycle, join: Join, nodes: 
     assert (await look(nodes, node)).status is NodeStatus.PENDING
 
 
-# what a node says of itself -----------------------------------------------------------------------------------
+# messages of the node -----------------------------------------------------------------------------------------
 
 
-async def test_a_node_that_leaves_is_offline_at_once_and_does_not_flap_back(
+async def test_node_that_leaves_is_offline_at_once_and_stays_offline(
     lifecycle: Lifecycle, join: Join, nodes: Nodes, registration: Registration
 ) -> None:
     """H5, R18: a late heartbeat of a node that left changes nothing; registering again does, approval is kept."""
@@ -144,7 +144,7 @@ async def test_a_node_that_leaves_is_offline_at_once_and_does_not_flap_back(
 async def test_a_reboot_is_not_a_drain(
     lifecycle: Lifecycle, join: Join, operations: OperationTable, signals: RecordedSignals
 ) -> None:
-    """The operations of a node that goes by itself wait for it."""
+    """The operations of a node that leaves by itself wait for it."""
     node = await join()
     await begun(operations, node, State.RUNNING)
     await lifecycle.leaving(node)
@@ -152,7 +152,7 @@ async def test_a_reboot_is_not_a_drain(
     assert signals.sent == {}
 
 
-async def test_a_late_goodbye_of_an_earlier_process_changes_nothing(
+async def test_late_leave_message_of_an_earlier_boot_changes_nothing(
     lifecycle: Lifecycle, join: Join, nodes: Nodes, registration: Registration
 ) -> None:
     node = await join()
@@ -169,7 +169,7 @@ async def test_a_late_goodbye_of_an_earlier_process_changes_nothing(
 async def test_removing_a_node_ends_its_operations_and_keeps_their_history(
     lifecycle: Lifecycle, join: Join, nodes: Nodes, operations: OperationTable, signals: RecordedSignals
 ) -> None:
-    """R22, H10: the node is away, so nobody waits for its word."""
+    """R22, H10: the node is away, so its operations end without an outcome."""
     node = await join()
     doomed = {await begun(operations, node, state) for state in (State.QUEUED, State.RUNNING, State.CANCELLING)}
     ended = await begun(operations, node, State.SUCCEEDED)
@@ -182,15 +182,15 @@ async def test_removing_a_node_ends_its_operations_and_keeps_their_history(
     assert {row.op_id for row in history} == doomed | {ended}
 
 
-async def test_a_node_that_can_be_told_is_told_by_the_workflow(
+async def test_reachable_node_receives_its_cancels_from_the_workflow(
     lifecycle: Lifecycle,
     join: Join,
     nodes: Nodes,
     operations: OperationTable,
     signals: RecordedSignals,
-    presence: PlayedPresence,
+    presence: SimulatedPresence,
 ) -> None:
-    """So its process is not stopped before the cancel has reached it: its next heartbeat stops it."""
+    """So its process is not stopped before it received the cancel; its next heartbeat stops it."""
     node = await join()
     await heard(nodes, node)
     running = await begun(operations, node, State.RUNNING)
@@ -199,25 +199,25 @@ async def test_a_node_that_can_be_told_is_told_by_the_workflow(
     assert presence.told == []
 
 
-async def test_a_node_at_work_is_heard_until_it_has_been_told_to_stop(
-    lifecycle: Lifecycle, operations: OperationTable, join: Join, presence: PlayedPresence
+async def test_credential_of_a_busy_removed_node_is_revoked_after_its_cancels(
+    lifecycle: Lifecycle, operations: OperationTable, join: Join, presence: SimulatedPresence
 ) -> None:
-    """The order to stop comes last: after it nobody speaks for the node any more."""
+    """The stop order is sent last, because the process disconnects after it."""
     revocation = lifecycle.revocation
-    assert isinstance(revocation, PlayedRevocation)
+    assert isinstance(revocation, SimulatedRevocation)
     idle, busy = await join(), await join()
     await begun(operations, busy, State.RUNNING)
     await lifecycle.remove(idle.id, actor="ada")
     assert (revocation.enforced, revocation.later) == (1, [])
     await lifecycle.remove(busy.id, actor="ada")
-    ((is_told, stop),) = revocation.later
+    ((is_done, stop),) = revocation.later
     assert revocation.enforced == 1
-    assert not await is_told()
+    assert not await is_done()
     await stop()
     assert [node_id for node_id, _ in presence.told] == [idle.id, busy.id]
 
 
-async def test_an_idle_node_is_stopped_at_once(lifecycle: Lifecycle, join: Join, presence: PlayedPresence) -> None:
+async def test_an_idle_node_is_stopped_at_once(lifecycle: Lifecycle, join: Join, presence: SimulatedPresence) -> None:
     """H8."""
     node = await join()
     await lifecycle.remove(node.id, actor="ada")
@@ -238,7 +238,7 @@ async def test_nothing_is_removed_while_its_operations_cannot_be_ended(
         await lifecycle.remove("nobody", actor="ada")
 
 
-async def test_a_removed_node_that_registers_with_its_credential_is_told_so(
+async def test_removed_node_that_registers_again_gets_the_reason(
     lifecycle: Lifecycle, registration: Registration
 ) -> None:
     """H8."""
@@ -254,14 +254,14 @@ async def test_a_removed_node_that_registers_with_its_credential_is_told_so(
 # the sweep ----------------------------------------------------------------------------------------------------
 
 
-async def test_what_slipped_in_beside_a_drain_or_a_removal_is_ended_by_the_monitor(
+async def test_monitor_ends_operations_admitted_during_a_drain_or_removal(
     lifecycle: Lifecycle, join: Join, operations: OperationTable, signals: RecordedSignals, database: Database
 ) -> None:
     drained, removed = await join(), await join()
     admitted_before = transition(_created(drained, -60), State.QUEUED)
     on_purpose = transition(_created(drained, 60, backend="on-drained"), State.QUEUED)
     begun_before = transition(_created(drained, -60, backend="runs"), State.RUNNING, dispatched_at=now())
-    await lifecycle.drain(drained.id, running=Running.FINISH, actor="ada")
+    await lifecycle.drain(drained.id, running=DrainPolicy.FINISH, actor="ada")
     await lifecycle.remove(removed.id, actor="ada")
     homeless = transition(_created(removed, -60), State.WAITING)
     await operations.record(admitted_before, on_purpose, begun_before, homeless)

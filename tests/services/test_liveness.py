@@ -1,11 +1,12 @@
-"""Liveness: heartbeats refresh, wake and stop; whoever is not the node that registered is told."""
+"""Liveness: heartbeats refresh nodes, wake and stop operations, and expose duplicate identities."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from contracts.messages import (
+from nodesmith.contracts.http.nodes import NodeView
+from nodesmith.contracts.nats.messages import (
     BackendList,
     CancelAnswer,
     CancelCommand,
@@ -14,24 +15,30 @@ from contracts.messages import (
     CommandReply,
     Heartbeat,
     OpReply,
+    Outcome,
+    Result,
     StopOrder,
     StopWhy,
 )
-from contracts.node_http import NodeView
-from contracts.temporal import Run
-from domain.errors import NodeAway, ServiceUnavailable
-from domain.node import NodeStatus
-from domain.operation import Reason, State
-from services.identity import Impostors
-from services.lifecycle import Lifecycle
-from services.liveness import WAKES_A_SECOND, Liveness
-from services.registration import Registration
-from services.witness import Witness
-from store.life import NodeLife
-from store.nodes import Nodes
-from store.operations import OperationTable
+from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.contracts.temporal.operations import Run
+from nodesmith.domain.errors import NodeAway, ServiceUnavailable
+from nodesmith.domain.node import NodeStatus
+from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.runtime.temporal import TemporalRuns
+from nodesmith.services.nodes.identity import DuplicateIdentities
+from nodesmith.services.nodes.lifecycle import Lifecycle
+from nodesmith.services.nodes.liveness import WAKES_PER_SECOND, Liveness
+from nodesmith.services.nodes.reachability import ReachabilityTracker
+from nodesmith.services.nodes.registration import Registration
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.inventory import InventoryTable
+from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.store.operations.operations import OperationTable
+from nodesmith.workers.outcome_bridge import OutcomeBridge
 from tests.services.conftest import TOKEN, Join, now
-from tests.services.links import PlayedLink, PlayedPresence
+from tests.services.links import SimulatedLink, SimulatedPresence
 from tests.services.test_registration import a_node
 from tests.store.transitions import a_request, transition
 
@@ -39,8 +46,8 @@ COMMAND = Command(op_id="op", backend="echo")
 CANCEL = CancelCommand(op_id="op")
 
 
-class AnsweringLink(PlayedLink):
-    """Answers everything, or nothing at all."""
+class AnsweringLink(SimulatedLink):
+    """Answers every request, or none."""
 
     is_away = False
 
@@ -49,6 +56,10 @@ class AnsweringLink(PlayedLink):
             raise NodeAway
 
     async def command(self, node_id: str, command: Command, *, within: float) -> CommandReply:
+        self._there()
+        return CommandReply()
+
+    async def order(self, node_id: str, kind: Kind, command: SignedCommand, *, within: float) -> CommandReply:
         self._there()
         return CommandReply()
 
@@ -86,8 +97,13 @@ def wakes() -> RecordedWakes:
 
 
 @pytest.fixture
-def link() -> PlayedLink:
-    return PlayedLink()
+def link() -> SimulatedLink:
+    return SimulatedLink()
+
+
+@pytest.fixture
+def inventory(database: Database) -> InventoryTable:
+    return InventoryTable(database)
 
 
 @pytest.fixture
@@ -95,22 +111,23 @@ async def liveness(
     nodes: Nodes,
     operations: OperationTable,
     wakes: RecordedWakes,
-    link: PlayedLink,
+    link: SimulatedLink,
     life: NodeLife,
-    presence: PlayedPresence,
+    presence: SimulatedPresence,
+    inventory: InventoryTable,
 ) -> AsyncIterator[Liveness]:
-    liveness = Liveness(nodes, operations, wakes, link, Impostors(life, presence), now)
+    liveness = Liveness(nodes, operations, wakes, link, DuplicateIdentities(life, presence), inventory, now)
     yield liveness
     await settled(liveness)
 
 
 async def settled(liveness: Liveness) -> None:
-    """Until what goes on beside the heartbeats is done."""
-    await asyncio.gather(*liveness._looking)
+    """Wait until the background checks are done."""
+    await asyncio.gather(*liveness._checks)
 
 
 async def hear(liveness: Liveness, *beats: Heartbeat) -> None:
-    await liveness.heard(beats)
+    await liveness.process(beats)
     await settled(liveness)
 
 
@@ -126,10 +143,10 @@ async def waiting(operations: OperationTable, node: NodeView, number: int, reaso
 # waking -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_node_that_is_heard_wakes_what_waits_for_it_and_nothing_else(
+async def test_heartbeat_wakes_only_operations_that_wait_for_its_node(
     liveness: Liveness, join: Join, operations: OperationTable, wakes: RecordedWakes
 ) -> None:
-    """There is no cool-down to clear: the node's own voice ends the wait."""
+    """There is no back-off to clear: the heartbeat itself ends the wait."""
     node, other = await join(), await join()
     waits = await waiting(operations, node, 2, Reason.NODE_AWAY)
     await waiting(operations, other, 1, Reason.NODE_AWAY)
@@ -140,16 +157,16 @@ async def test_a_node_that_is_heard_wakes_what_waits_for_it_and_nothing_else(
     assert sorted(wakes.woken) == sorted(waits)
 
 
-async def test_many_are_woken_in_turn_and_none_is_lost_while_temporal_is_away(
+async def test_wakes_are_throttled_and_kept_while_temporal_is_unavailable(
     liveness: Liveness, join: Join, operations: OperationTable, wakes: RecordedWakes
 ) -> None:
     node = await join()
-    waits = await waiting(operations, node, WAKES_A_SECOND + 5, Reason.NODE_AWAY)
+    waits = await waiting(operations, node, WAKES_PER_SECOND + 5, Reason.NODE_AWAY)
     wakes.is_away = True
     await hear(liveness, Heartbeat(node_id=node.id))
     wakes.is_away = False
     await hear(liveness)
-    assert len(wakes.woken) == WAKES_A_SECOND
+    assert len(wakes.woken) == WAKES_PER_SECOND
     await hear(liveness)
     assert sorted(wakes.woken) == sorted(waits)
 
@@ -157,8 +174,8 @@ async def test_many_are_woken_in_turn_and_none_is_lost_while_temporal_is_away(
 # orphans ------------------------------------------------------------------------------------------------------
 
 
-async def test_work_on_a_node_that_has_ended_here_is_stopped_there(
-    liveness: Liveness, join: Join, operations: OperationTable, link: PlayedLink
+async def test_operation_that_has_ended_here_is_stopped_on_its_node(
+    liveness: Liveness, join: Join, operations: OperationTable, link: SimulatedLink
 ) -> None:
     node = await join()
     ended, open_here = a_request(node_id=node.id), a_request(node_id=node.id, backend="other")
@@ -173,10 +190,56 @@ async def test_work_on_a_node_that_has_ended_here_is_stopped_there(
     assert len(link.cancels) == 3
 
 
-async def test_work_on_a_node_that_has_neither_row_nor_run_is_stopped_there(
-    liveness: Liveness, join: Join, wakes: RecordedWakes, link: PlayedLink
+async def test_orphan_that_finished_before_its_stop_marks_the_inventory_stale(
+    liveness: Liveness, join: Join, operations: OperationTable, link: SimulatedLink, inventory: InventoryTable
 ) -> None:
-    """Protocol 3: PostgreSQL and Temporal were both restored to an older moment. An open run writes its row anew."""
+    """The list was read between the forced end of the operation and the change of the disk."""
+    node = await join()
+    forced = a_request(node_id=node.id)
+    await operations.record(transition(forced, State.CANCELLED, reason=Reason.FORCED))
+    await inventory.replace(node.id, [], asked_at=now(), boot_id="")
+    assert await inventory.uncertain([node.id]) == set()
+    link.cancel_reply = CancelReply(op_id=forced.op_id, answer=CancelAnswer.STOPPED)
+    await hear(liveness, Heartbeat(node_id=node.id, open_ops=[forced.op_id]))
+    assert await inventory.uncertain([node.id]) == set()
+    link.cancel_reply = CancelReply(op_id=forced.op_id, answer=CancelAnswer.TOO_LATE)
+    await hear(liveness, Heartbeat(node_id=node.id, open_ops=[forced.op_id]))
+    assert await inventory.uncertain([node.id]) == {node.id}
+    await inventory.replace(node.id, [], asked_at=now(), boot_id="")
+    assert await inventory.uncertain([node.id]) == set()
+
+
+@pytest.mark.parametrize(
+    ("told", "said", "is_doubted"),
+    [
+        (State.FAILED, Result.SUCCEEDED, True),
+        (State.SUCCEEDED, Result.SUCCEEDED, False),
+        (State.FAILED, Result.FAILED, False),
+    ],
+)
+async def test_late_success_after_an_unsuccessful_end_marks_the_inventory_stale(
+    join: Join,
+    operations: OperationTable,
+    runs: TemporalRuns,
+    inventory: InventoryTable,
+    told: State,
+    said: Result,
+    is_doubted: bool,
+) -> None:
+    """A run was terminated while its node was unreachable; the node continued and reports after it reconnects."""
+    node = await join()
+    request = a_request(node_id=node.id)
+    await operations.record(transition(request, told))
+    await inventory.replace(node.id, [], asked_at=now(), boot_id="")
+    bridge = OutcomeBridge(operations, runs, inventory)
+    await bridge._report(Outcome(op_id=request.op_id, node_id=node.id, result=said))
+    assert bool(await inventory.uncertain([node.id])) is is_doubted
+
+
+async def test_operation_without_row_and_run_is_stopped_on_its_node(
+    liveness: Liveness, join: Join, wakes: RecordedWakes, link: SimulatedLink
+) -> None:
+    """Protocol 3: PostgreSQL and Temporal were both restored from backups. An open run writes its row again."""
     node = await join()
     wakes.open = [Run(workflow_id="w", run_id="r", is_open=True, op_id="has-a-run")]
     link.cancel_reply = CancelReply(op_id="forgotten", answer=CancelAnswer.STOPPED)
@@ -184,11 +247,11 @@ async def test_work_on_a_node_that_has_neither_row_nor_run_is_stopped_there(
     assert [command.op_id for command in link.cancels] == ["forgotten"]
 
 
-# who is who ---------------------------------------------------------------------------------------------------
+# identity -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_removed_node_that_still_heartbeats_is_told_so(
-    liveness: Liveness, join: Join, lifecycle: Lifecycle, presence: PlayedPresence
+async def test_removed_node_that_still_sends_heartbeats_is_stopped(
+    liveness: Liveness, join: Join, lifecycle: Lifecycle, presence: SimulatedPresence
 ) -> None:
     """H8."""
     node = await join()
@@ -201,8 +264,8 @@ async def test_a_removed_node_that_still_heartbeats_is_told_so(
     }
 
 
-async def test_of_two_processes_that_heartbeat_in_turn_the_one_that_registered_stays(
-    liveness: Liveness, registration: Registration, presence: PlayedPresence, nodes: Nodes
+async def test_registered_process_stays_the_node_when_another_sends_heartbeats(
+    liveness: Liveness, registration: Registration, presence: SimulatedPresence, nodes: Nodes
 ) -> None:
     request = a_node(boot_id="first")
     node_id = (await registration.register(request, bearer=TOKEN)).id
@@ -217,8 +280,8 @@ async def test_of_two_processes_that_heartbeat_in_turn_the_one_that_registered_s
     assert (seen.boot_id, seen.rival_seen_at is not None) == ("first", True)
 
 
-async def test_a_process_that_could_not_register_is_the_node_once_the_old_one_is_gone(
-    liveness: Liveness, registration: Registration, presence: PlayedPresence, nodes: Nodes
+async def test_unregistered_process_is_adopted_once_the_old_one_is_gone(
+    liveness: Liveness, registration: Registration, presence: SimulatedPresence, nodes: Nodes
 ) -> None:
     """The API may be down while a node restarts."""
     request = a_node(boot_id="first")
@@ -231,8 +294,8 @@ async def test_a_process_that_could_not_register_is_the_node_once_the_old_one_is
     assert (seen.boot_id, seen.status, presence.told) == ("second", NodeStatus.HEALTHY, [])
 
 
-async def test_the_process_of_a_credential_that_was_reset_is_told_when_it_is_heard_again(
-    liveness: Liveness, join: Join, lifecycle: Lifecycle, presence: PlayedPresence, nodes: Nodes
+async def test_process_with_a_reset_credential_is_stopped_at_its_next_heartbeat(
+    liveness: Liveness, join: Join, lifecycle: Lifecycle, presence: SimulatedPresence, nodes: Nodes
 ) -> None:
     node = await join()
     await lifecycle.reset_credential(node.id)
@@ -244,14 +307,14 @@ async def test_the_process_of_a_credential_that_was_reset_is_told_when_it_is_hea
     assert seen.boot_id == ""
 
 
-# evidence -----------------------------------------------------------------------------------------------------
+# reachability -------------------------------------------------------------------------------------------------
 
 
-async def test_only_commands_and_lists_are_evidence_and_an_answer_clears_it(join: Join, nodes: Nodes) -> None:
-    """S47. R27, R28: nobody at the node marks it, nothing is deleted for it; a question or a cancel proves nothing."""
+async def test_only_commands_and_lists_change_reachability(join: Join, nodes: Nodes) -> None:
+    """S47. R27, R28: a missing subscriber marks the node and deletes nothing; queries and cancels change nothing."""
     node = await join()
     far_end = AnsweringLink()
-    witness = Witness(far_end, nodes, now)
+    witness = ReachabilityTracker(far_end, nodes, now)
 
     async def unreachable() -> bool:
         seen = await nodes.find(node.id)

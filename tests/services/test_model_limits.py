@@ -1,15 +1,15 @@
-"""How long a node gets to answer for its models, and which nodes are asked."""
+"""Timeouts of requests about models, and which nodes are asked."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from contracts.messages import ModelQuestion, ModelReply, ModelStopped, RunningModel, RunningModels
-from contracts.models_http import ModelStopBody
-from contracts.node_http import NodeView
-from domain.node import NodeStatus, NodeType, Protocol
-from services.models import NodeModels
+from nodesmith.contracts.http.models import ModelStopBody
+from nodesmith.contracts.http.nodes import NodeView
+from nodesmith.contracts.nats.messages import ModelQuestion, ModelReply, ModelStopped, RunningModel, RunningModels
+from nodesmith.domain.node import NodeStatus, NodeType, Protocol
+from nodesmith.services.nodes.running_models import NodeModels
 
 NOW = datetime(2026, 11, 17, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ def a_node(status: NodeStatus = NodeStatus.HEALTHY) -> NodeView:
 
 
 class TimedProcesses:
-    """Answers at once, and keeps who was asked and how long it might have taken."""
+    """Answers at once, and records the asked nodes and their timeouts."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -62,7 +62,7 @@ def models(processes: Any) -> NodeModels:
 
 
 async def test_node_gets_half_a_minute_to_unload_stop_and_delete_a_model(models: NodeModels, processes: Any) -> None:
-    """S44: unload, stop and delete wait for a process to end; a look at what runs does not."""
+    """S44: unload, stop and delete wait for a process to end; listing models does not."""
     await models.unload(a_node(), "llama")
     await models.stop(a_node(), ModelStopBody(model_name="llama"))
     await models.delete(a_node(), "llama")

@@ -1,4 +1,4 @@
-"""Whatever happens to nodes, in whatever order: no status but the right one, and no way around the approval."""
+"""State machine test of nodes: in any order of events the status is correct and approval cannot be bypassed."""
 
 import asyncio
 import secrets
@@ -19,19 +19,19 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from contracts.messages import Heartbeat
-from contracts.node_http import Running
-from domain.errors import IdentityInUse, InvalidRequest, NodesmithError
-from domain.node import NodeStatus
-from services.lifecycle import Lifecycle
-from services.registration import LINKS_WITHIN, Registration
-from store.database import Database
-from store.life import NodeLife
-from store.nodes import Nodes
+from nodesmith.contracts.http.nodes import DrainPolicy
+from nodesmith.contracts.nats.messages import Heartbeat
+from nodesmith.domain.errors import IdentityInUse, InvalidRequest, NodesmithError
+from nodesmith.domain.node import NodeStatus
+from nodesmith.services.nodes.lifecycle import Lifecycle
+from nodesmith.services.nodes.registration import CONNECT_TIMEOUT, Registration
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.nodes import Nodes
 from tests.databases import migrated_template
 from tests.servers import PostgresForTests
 from tests.services.conftest import TOKEN, registration_on
-from tests.services.links import PlayedPresence, PlayedRevocation
+from tests.services.links import SimulatedPresence, SimulatedRevocation
 from tests.services.test_lifecycle import RecordedSignals
 from tests.services.test_registration import a_node
 from tests.store.clock import SetClock
@@ -51,8 +51,10 @@ class World:
         self.clock = SetClock()
         self.database = self.run(self._open(url))
         self.nodes = Nodes(self.database, clock=self.clock)
-        life, self.presence = NodeLife(self.database), PlayedPresence()
-        self.lifecycle = Lifecycle(self.nodes, life, RecordedSignals(), self.presence, self.clock, PlayedRevocation())
+        life, self.presence = NodeLife(self.database), SimulatedPresence()
+        self.lifecycle = Lifecycle(
+            self.nodes, life, RecordedSignals(), self.presence, self.clock, SimulatedRevocation()
+        )
         self.registration: Registration = registration_on(self.database, self.presence, clock=self.clock)
 
     async def _open(self, url: str) -> Database:
@@ -71,7 +73,7 @@ class World:
 
 @dataclass
 class Known:
-    """What a person would keep in mind of one node."""
+    """The model of one node."""
 
     name: str
     id: str
@@ -86,7 +88,7 @@ class Known:
     heard: bool = False
     unreachable: bool = False
     unheard_s: float = 0
-    """how long we listened and did not hear it"""
+    """how long the sink has listened without a heartbeat"""
 
     def is_another(self, boot: str, now: datetime) -> None:
         self.boot_at = self.boot_at if boot == self.boot else now
@@ -94,7 +96,7 @@ class Known:
 
     def is_on_its_way(self, now: datetime) -> bool:
         is_heard = self.beat_at is not None and self.beat_at >= self.boot_at
-        return self.approved and not self.left and not is_heard and now - self.boot_at < LINKS_WITHIN
+        return self.approved and not self.left and not is_heard and now - self.boot_at < CONNECT_TIMEOUT
 
     def status(self) -> NodeStatus:
         if not self.approved:
@@ -118,7 +120,7 @@ def is_there(life: "Life") -> bool:
 BYSTANDER = 1
 soon = st.sampled_from([True, True, False])
 which = st.just(0)
-"""one node has all the adventures; nothing but time may happen to the other"""
+"""all events happen to the first node; only time passes for the second"""
 
 
 class Life(RuleBasedStateMachine):
@@ -170,7 +172,7 @@ class Life(RuleBasedStateMachine):
             self._looked_at(number, approved)
 
     def _looked_at(self, number: int, approved: bool) -> None:
-        """Most pending nodes are approved soon, or the runs would tell of little else."""
+        """Approve often, so that most runs go beyond pending nodes."""
         self.every_status_is_the_right_one()
         if approved:
             self.approve(number)
@@ -185,7 +187,7 @@ class Life(RuleBasedStateMachine):
     @precondition(is_there)
     @rule(number=which, boot=st.uuids())
     def copy(self, number: int, boot: object) -> None:
-        """A second process with all that the first has, while the first answers."""
+        """A second process with the same identity, while the first answers."""
         known = self.fleet.known.get(number)
         if known is None or known.boot == str(boot):
             return
@@ -215,7 +217,7 @@ class Life(RuleBasedStateMachine):
     @rule(number=which)
     def drain(self, number: int) -> None:
         if known := self.fleet.known.get(number):
-            self.world.run(self.world.lifecycle.drain(known.id, running=Running.FINISH, actor="ada"))
+            self.world.run(self.world.lifecycle.drain(known.id, running=DrainPolicy.FINISH, actor="ada"))
             known.drained = True
 
     @precondition(is_there)
@@ -236,14 +238,14 @@ class Life(RuleBasedStateMachine):
     @precondition(is_there)
     @rule(number=which)
     def leave(self, number: int) -> None:
-        """A last heartbeat was under way, and comes after the goodbye."""
+        """A last heartbeat arrives after the leave message."""
         self._say(number, "left")
         self.fleet.known[number].left = True
         self.heartbeat(number, from_it=True)
 
     def _say(self, number: int, step: str) -> None:
         known = self.fleet.known[number]
-        node = self.world.run(self.world.registration.speaks_for(known.id, bearer=known.credential))
+        node = self.world.run(self.world.registration.authenticate_node(known.id, bearer=known.credential))
         self.world.run(getattr(self.world.lifecycle, step)(node))
 
     @precondition(is_there)
@@ -252,12 +254,12 @@ class Life(RuleBasedStateMachine):
         if known := self.fleet.known.pop(number, None):
             self.world.run(self.world.lifecycle.remove(known.name, actor="ada"))
             with pytest.raises(NodesmithError):
-                self.world.run(self.world.registration.speaks_for(known.id, bearer=known.credential))
+                self.world.run(self.world.registration.authenticate_node(known.id, bearer=known.credential))
 
     @precondition(is_there)
     @rule(number=which, approved=soon)
     def reset_credential(self, number: int, approved: bool) -> None:
-        """The same machine may take its name back, but not its approval."""
+        """The same machine may reclaim its name, but not its approval."""
         if known := self.fleet.known.get(number):
             self.world.run(self.world.lifecycle.reset_credential(known.name))
             again = self.world.run(self.world.registration.register(self._request(number, "after-reset"), bearer=TOKEN))
@@ -275,7 +277,7 @@ class Life(RuleBasedStateMachine):
     @precondition(is_there)
     @rule(number=which, from_it=st.sampled_from([True, True, True, False]))
     def heartbeat(self, number: int, from_it: bool) -> None:
-        """From the node's process, or from another one that claims to be it."""
+        """A heartbeat of the node's process, or of another one with the same identity."""
         if known := self.fleet.known.get(number):
             beat = Heartbeat(node_id=known.id, boot_id=known.boot if from_it else "an-impostor")
             self.world.run(self.world.nodes.heartbeats([beat], self.world.clock.now))
@@ -300,7 +302,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(steps=st.sampled_from([1, 2, 5]))
     def control_plane_stalls(self, steps: int) -> None:
-        """After a short hiccup silence counts on; after a stall everybody gets the whole time anew."""
+        """After a short gap silence keeps counting; after a stall every node gets the full time again."""
         stalled = steps * TOUCH_EVERY_S
         self.world.clock.forward(seconds=stalled)
         self.every_status_is_the_right_one()
@@ -331,9 +333,9 @@ def world(url: str) -> Iterator[World]:
     world.close()
 
 
-def test_nodes_live_as_a_small_model_says(world: World) -> None:
+def test_node_lifecycle_matches_the_reference_model(world: World) -> None:
     """R2, R14, R16, R18, R22, R23, R28, R29, R30, H1, H2, H3, H4, H5, H7: against a model that fits on a page."""
     machine = type("LifeInThisWorld", (Life,), {"world": world})
-    untraced = (Phase.generate, Phase.shrink)  # explaining traces every line, which makes it ten times slower
+    untraced = (Phase.generate, Phase.shrink)  # the explain phase traces every line, which is ten times slower
     how = settings(max_examples=12, stateful_step_count=40, deadline=None, derandomize=True, phases=untraced)
     run_state_machine_as_test(machine, settings=how)

@@ -1,4 +1,4 @@
-"""A tag is asked for once, when an operation is admitted, and means the same to every node and every retry."""
+"""Pinning: a tag is resolved once, at admission, and stays the same for every node and every retry."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,30 +8,32 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from contracts.batches import BatchRequest
-from contracts.node_http import NodeView
-from contracts.operation_http import InstallRequest
-from contracts.temporal import Policy, Projection, operation_workflow_id
-from domain.errors import NodesmithError, OperationConflict, RegistryDenied, RegistryDown, UnknownArtifact
-from domain.operation import Kind, Reason, State
-from gallery.catalogue import Catalogue
-from gallery.index import read_index
-from gallery.tags import RegistryTags
-from runtime.temporal import TemporalRuns
-from services.admission import Admission
-from services.batches import BatchDesk
-from services.intents import Intents
-from services.registration import Registration
-from store.batches import Batches
-from store.database import Database
-from store.idempotency import IdempotencyKeys
-from store.inventory import InventoryTable
-from store.nodes import Nodes
-from store.operations import OperationTable
+from nodesmith.contracts.http.nodes import NodeView
+from nodesmith.contracts.http.operations import InstallRequest
+from nodesmith.contracts.temporal.batches import BatchRequest
+from nodesmith.contracts.temporal.operations import Policy, Projection, operation_workflow_id
+from nodesmith.domain.errors import NodesmithError, OperationConflict, RegistryDenied, RegistryDown, UnknownArtifact
+from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.gallery.catalogue import Catalogue
+from nodesmith.gallery.index import read_index
+from nodesmith.gallery.tags import RegistryTags
+from nodesmith.runtime.temporal import TemporalRuns
+from nodesmith.services.batches.batches import BatchService
+from nodesmith.services.nodes.registration import Registration
+from nodesmith.services.operations.admission import Admission
+from nodesmith.services.operations.intents import Intents
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.inventory import InventoryTable
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.store.operations.batches import Batches
+from nodesmith.store.operations.idempotency import IdempotencyKeys
+from nodesmith.store.operations.operations import OperationTable
 from tests.agent.registry import Published, publish
 from tests.agent.web import Web, running
-from tests.services.conftest import Join, no_access, now
+from tests.deadlines import HANGS_S
+from tests.services.conftest import Join, no_access, now, orders_on
 from tests.services.test_batches import with_card
+from tests.sources import LOCAL
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +74,7 @@ async def test_an_install_by_uri_is_recorded_by_digest(
     assert asked(image) == 1
 
 
-async def test_what_is_named_by_digest_is_asked_of_nobody(admission: Admission, join: Join, image: Published) -> None:
+async def test_uri_with_a_digest_needs_no_registry_request(admission: Admission, join: Join, image: Published) -> None:
     node = await join()
     by_digest = f"127.0.0.1:9/team/echo@{image.digest}"
     first = await admission.ask(Kind.INSTALL, node.id, InstallRequest(uri=by_digest), actor="ada")
@@ -94,7 +96,7 @@ async def test_a_tag_that_moved_is_another_version(admission: Admission, join: J
 async def test_a_repeated_request_and_a_retry_keep_their_digest(
     admission: Admission, operations: OperationTable, join: Join, image: Published, client: Client
 ) -> None:
-    """Whatever the tag says now, and although the registry is down."""
+    """Even if the tag has moved and the registry is down."""
     node, request = await join(), InstallRequest(uri=image.reference)
     first = await admission.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key="k-pin")
     image.site.files.clear()
@@ -120,14 +122,15 @@ FAULTS: dict[str, tuple[dict[str, Any], type[NodesmithError], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_registry_that_does_not_tell_starts_nothing_and_is_named(
+async def test_failed_tag_lookup_starts_nothing_and_names_the_registry(
     admission: Admission, runs: TemporalRuns, join: Join, image: Published, fault: str
 ) -> None:
     how, error, words = FAULTS[fault]
     publish(image.site, [b"layer"], **how)
     node = await join()
-    impatient = replace(admission.intents, tags=RegistryTags(no_access, timeout=0.3))
-    async with asyncio.timeout(20):
+    timeout = 0.3 if fault == "silent" else HANGS_S
+    impatient = replace(admission.intents, tags=RegistryTags(no_access, LOCAL, timeout=timeout))
+    async with asyncio.timeout(HANGS_S):
         with pytest.raises(error, match=words) as refused:
             await replace(admission, intents=impatient).ask(
                 Kind.INSTALL, node.id, InstallRequest(uri=image.reference), actor="ada"
@@ -148,7 +151,7 @@ async def test_a_registry_that_cannot_be_reached_is_down(admission: Admission, j
 
 
 def gallery_of(image: Published) -> Catalogue:
-    """Two kinds of hardware, one reference; the first place of it is down."""
+    """Two capabilities with one reference, whose first address is down."""
     build = f"uri: '127.0.0.1:9/team/echo:1', mirrors: ['{image.reference}']"
     index = (
         "- {name: engine, capabilities: {default: engine-cpu, nvidia: engine-cuda}}\n"
@@ -159,13 +162,16 @@ def gallery_of(image: Published) -> Catalogue:
 
 
 @pytest.fixture
-def desk(database: Database, nodes: Nodes, runs: TemporalRuns, admission: Admission, image: Published) -> BatchDesk:
-    return BatchDesk(
+def service(
+    database: Database, nodes: Nodes, runs: TemporalRuns, admission: Admission, image: Published
+) -> BatchService:
+    return BatchService(
         nodes=nodes,
         inventory=InventoryTable(database),
         batches=Batches(database),
         runs=runs,
         intents=replace(admission.intents, catalogue=gallery_of(image)),
+        orders=orders_on(database),
         keys=IdempotencyKeys(database),
         policy=Policy(),
         clock=now,
@@ -173,11 +179,11 @@ def desk(database: Database, nodes: Nodes, runs: TemporalRuns, admission: Admiss
 
 
 async def test_a_batch_asks_the_registry_once_and_a_mirror_answers(
-    desk: BatchDesk, join: Join, registration: Registration, nodes: Nodes, image: Published
+    service: BatchService, join: Join, registration: Registration, nodes: Nodes, image: Published
 ) -> None:
     members: list[NodeView] = [await join(), await join(), await with_card(registration, nodes)]
-    accepted = await desk.start(BatchRequest(backend="engine", nodes=[each.name for each in members]), actor="ada")
-    batch = await desk.batches.request(accepted.batch_id)
+    accepted = await service.start(BatchRequest(backend="engine", nodes=[each.name for each in members]), actor="ada")
+    batch = await service.batches.request(accepted.batch_id)
     assert batch is not None
     assert {build.backend for build in batch.builds.values()} == {"engine-cpu", "engine-cuda"}
     assert {build.uri for build in batch.builds.values()} == {f"127.0.0.1:9/team/echo:1@{image.digest}"}
@@ -185,24 +191,26 @@ async def test_a_batch_asks_the_registry_once_and_a_mirror_answers(
     assert asked(image) == 1
 
 
-async def test_a_repeated_batch_is_answered_as_it_was_begun(desk: BatchDesk, join: Join, image: Published) -> None:
-    """Although the registry has nothing of it any more."""
+async def test_a_repeated_batch_is_answered_as_it_was_begun(
+    service: BatchService, join: Join, image: Published
+) -> None:
+    """Even if the registry no longer has the image."""
     one, two = await join(), await join()
     request = BatchRequest(backend="engine", nodes=[one.name, two.name])
-    first = await desk.start(request, actor="ada", idempotency_key="b-pin")
+    first = await service.start(request, actor="ada", idempotency_key="b-pin")
     image.site.files.clear()
-    again = await desk.start(request, actor="ada", idempotency_key="b-pin")
+    again = await service.start(request, actor="ada", idempotency_key="b-pin")
     assert again.repeated
     assert again.model_copy(update={"repeated": False, "message": first.message}) == first
     with pytest.raises(OperationConflict, match="Idempotency-Key"):
-        await desk.start(request.model_copy(update={"force": True}), actor="ada", idempotency_key="b-pin")
+        await service.start(request.model_copy(update={"force": True}), actor="ada", idempotency_key="b-pin")
 
 
-async def test_a_batch_is_not_begun_without_its_registry(desk: BatchDesk, join: Join, image: Published) -> None:
+async def test_a_batch_is_not_begun_without_its_registry(service: BatchService, join: Join, image: Published) -> None:
     image.site.files.clear()
     node = await join()
     with pytest.raises(RegistryDown, match=r"127\.0\.0\.1:9.*answered 404"):
-        await desk.start(BatchRequest(backend="engine", nodes=[node.name]), actor="ada")
+        await service.start(BatchRequest(backend="engine", nodes=[node.name]), actor="ada")
 
 
 async def test_a_gallery_entry_with_a_digest_is_its_own_pin(admission: Admission, join: Join) -> None:

@@ -1,31 +1,45 @@
-"""Registration: the shared token admits, a node's own credential acts for itself, an approval is never given here."""
+"""Registration: the shared token admits, a node's own credential authenticates it, and registering never approves."""
 
 import asyncio
+import base64
+import json
 import uuid
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from contracts.messages import Heartbeat, StopOrder, StopWhy
-from contracts.node_http import RegisterRequest
-from domain.change import Known
-from domain.errors import IdentityInUse, InvalidRequest, NameTaken, NodeRemoved, NotSignedIn, UnknownNode
-from domain.node import NodeStatus, Protocol
-from services.lifecycle import Lifecycle
-from services.registration import LINKS_WITHIN, Registration
-from store.audit import AuditTrail
-from store.database import Database
-from store.nodes import Nodes
-from tests.services.conftest import TOKEN, now, registration_on
-from tests.services.links import PlayedPresence
+from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.nats.messages import Heartbeat, StopOrder, StopWhy
+from nodesmith.domain.audit_change import ChangeState
+from nodesmith.domain.errors import (
+    IdentityInUse,
+    InvalidRequest,
+    NameTaken,
+    NodeRemoved,
+    NotAllowed,
+    NotSignedIn,
+    TooManyPending,
+    UnknownNode,
+)
+from nodesmith.domain.node import NodeStatus, Protocol
+from nodesmith.services.nodes.lifecycle import Lifecycle
+from nodesmith.services.nodes.registration import CONNECT_TIMEOUT, Registration
+from nodesmith.store.access.audit import AuditTrail
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.nats_credentials import NatsCredentials
+from nodesmith.store.nodes.nodes import Nodes
+from tests.services.conftest import TOKEN, a_nats_key, now, registration_on
+from tests.services.links import SimulatedPresence, SimulatedRevocation
 
 
 def a_node(**changes: object) -> RegisterRequest:
     known = {"name": f"node-{uuid.uuid4()}", "protocol": Protocol.NODESMITH, "machine_id": "m1", "boot_id": "b1"}
+    known |= {"nats_key": a_nats_key()}
     return RegisterRequest.model_validate({**known, **changes})
 
 
-async def test_a_new_node_waits_for_approval_and_gets_no_voice_on_the_bus(registration: Registration) -> None:
+async def test_new_node_waits_for_approval_without_nats_credential(registration: Registration) -> None:
     """R14b: pending until approved; no NATS credential while pending."""
     answer = await registration.register(a_node(), bearer=TOKEN)
     assert answer.status is NodeStatus.PENDING
@@ -44,6 +58,17 @@ async def test_approval_gives_a_credential_and_registering_again_renews_it(regis
     assert renewed.nats_jwt
 
 
+async def test_nodes_beyond_the_limit_wait_until_others_are_approved(registration: Registration) -> None:
+    limited = replace(registration, max_pending=await registration.nodes.pending() + 1)
+    first, second = a_node(), a_node()
+    await limited.register(first, bearer=TOKEN)
+    with pytest.raises(TooManyPending):
+        await limited.register(second, bearer=TOKEN)
+    assert (await limited.register(first, bearer=TOKEN)).status is NodeStatus.PENDING, "it is known already"
+    await limited.approve(first.name)
+    assert (await limited.register(second, bearer=TOKEN)).status is NodeStatus.PENDING
+
+
 async def test_registering_again_never_approves(registration: Registration) -> None:
     """H1: approval cannot be bypassed."""
     request = a_node()
@@ -51,7 +76,7 @@ async def test_registering_again_never_approves(registration: Registration) -> N
     assert (await registration.register(request, bearer=TOKEN)).status is NodeStatus.PENDING
 
 
-async def test_approving_twice_is_told(registration: Registration) -> None:
+async def test_second_approval_is_refused(registration: Registration) -> None:
     """R16."""
     request = a_node()
     await registration.register(request, bearer=TOKEN)
@@ -63,7 +88,7 @@ async def test_approving_twice_is_told(registration: Registration) -> None:
 
 
 async def test_a_name_belongs_to_its_machine_and_its_credential(registration: Registration) -> None:
-    """R14a, R26: another machine is refused with what to do, also when it shows a copied credential."""
+    """R14a, R26: another machine is refused with a remedy, also with a copied credential."""
     request = a_node()
     own = await registration.register(request, bearer=TOKEN)
     for bearer in (TOKEN, own.api_token or ""):
@@ -72,7 +97,7 @@ async def test_a_name_belongs_to_its_machine_and_its_credential(registration: Re
 
 
 async def test_a_name_stays_with_its_kind_of_node(registration: Registration) -> None:
-    """A LocalAI worker proves no machine: whoever has the shared token could otherwise take its approval over."""
+    """A LocalAI worker has no machine id: a holder of the shared token could otherwise take over its approval."""
     worker = {"protocol": Protocol.LOCALAI, "address": "h:1", "machine_id": "", "boot_id": ""}
     legacy, own = a_node(**worker), a_node()
     await registration.register(legacy, bearer=TOKEN)
@@ -83,17 +108,17 @@ async def test_a_name_stays_with_its_kind_of_node(registration: Registration) ->
         await registration.register(a_node(**worker, name=own.name), bearer=TOKEN)
 
 
-async def test_an_id_chosen_as_a_name_is_a_node_of_its_own(registration: Registration) -> None:
+async def test_name_equal_to_another_nodes_id_is_a_separate_node(registration: Registration) -> None:
     """R25, R26."""
     other = await registration.register(a_node(), bearer=TOKEN)
     named_so = await registration.register(a_node(name=other.id, machine_id="m2"), bearer=TOKEN)
     assert named_so.id != other.id
 
 
-async def test_of_two_copies_of_one_machine_only_the_first_is_the_node(
-    registration: Registration, presence: PlayedPresence, nodes: Nodes
+async def test_copied_machine_is_refused_while_the_first_answers(
+    registration: Registration, presence: SimulatedPresence, nodes: Nodes
 ) -> None:
-    """Same name, same machine, same credential, another process: refused as long as the first one answers."""
+    """Another process with the same name, machine and credential is refused as long as the first answers."""
     request = a_node(boot_id="first")
     own = await registration.register(request, bearer=TOKEN)
     await registration.approve(own.id)
@@ -105,7 +130,7 @@ async def test_of_two_copies_of_one_machine_only_the_first_is_the_node(
     seen = await nodes.find(own.id)
     assert seen is not None
     assert (seen.boot_id, seen.rival_seen_at is not None) == ("first", True)
-    await registration.register(request, bearer=own.api_token or "")  # a renewal of the first is no rival
+    await registration.register(request, bearer=own.api_token or "")  # a renewal by the first process is accepted
     presence.there = set()
     await nodes.heartbeats([Heartbeat(node_id=own.id, boot_id="first")], now())
     assert (await registration.register(copy, bearer=own.api_token or "")).nats_jwt
@@ -114,7 +139,7 @@ async def test_of_two_copies_of_one_machine_only_the_first_is_the_node(
 async def test_an_approval_by_setting_is_in_the_audit_trail_once(
     registration: Registration, database: Database, nodes: Nodes
 ) -> None:
-    """Nobody looked at the node: the trail says who it was that did not."""
+    """No person approved the node: the audit trail names the setting as actor."""
     lenient, request, trail = replace(registration, auto_approve=True), a_node(), AuditTrail(database)
     with pytest.raises(NotSignedIn):
         await lenient.register(request, bearer="wrong")
@@ -124,16 +149,16 @@ async def test_an_approval_by_setting_is_in_the_audit_trail_once(
     await lenient.register(request, bearer=own.api_token or "")
     (entry,) = await trail.entries(target=request.name)
     assert (entry.actor, entry.action, entry.target_id) == ("NODESMITH_AUTO_APPROVE", "nodes.approve", own.id)
-    assert (entry.before, entry.outcome) == ({"approved_at": None}, Known.DONE)
+    assert (entry.before, entry.outcome) == ({"approved_at": None}, ChangeState.DONE)
     with pytest.raises(NameTaken):
         await lenient.register(a_node(name=request.name, machine_id="m2"), bearer=TOKEN)
     assert len(await trail.entries(target=request.name)) == 1
 
 
-async def test_of_two_copies_that_start_at_the_same_instant_one_is_the_node(
+async def test_only_one_of_two_concurrent_copies_becomes_the_node(
     registration: Registration, nodes: Nodes, lifecycle: Lifecycle
 ) -> None:
-    """Neither can be asked whether it is there yet: the row decides, in one statement."""
+    """Neither is connected yet, so the row decides, in one statement."""
     for number in range(10):
         request = a_node(boot_id="before")
         own = await registration.register(request, bearer=TOKEN)
@@ -153,7 +178,7 @@ async def test_of_two_copies_that_start_at_the_same_instant_one_is_the_node(
         assert [seen.boot_id] == admitted
 
 
-async def test_of_two_copies_that_wait_for_approval_one_gets_a_voice(registration: Registration, nodes: Nodes) -> None:
+async def test_only_one_of_two_pending_copies_gets_a_nats_credential(registration: Registration, nodes: Nodes) -> None:
     request = a_node(boot_id="one")
     own = await registration.register(request, bearer=TOKEN)
     other = request.model_copy(update={"boot_id": "other"})
@@ -167,23 +192,21 @@ async def test_of_two_copies_that_wait_for_approval_one_gets_a_voice(registratio
     assert answers[1].nats_jwt
 
 
-async def test_a_process_that_registered_and_was_never_heard_makes_room(
-    database: Database, registration: Registration, presence: PlayedPresence
+async def test_process_that_never_connected_is_replaced_after_the_connect_timeout(
+    database: Database, registration: Registration, presence: SimulatedPresence
 ) -> None:
-    """It died on its way to the bus: the next one waits for as long as a link takes, no longer."""
+    """It crashed before it connected: the next process waits for the connect timeout and no longer."""
     request = a_node(boot_id="dies")
     own = await registration.register(request, bearer=TOKEN)
     await registration.approve(own.id)
     after = request.model_copy(update={"boot_id": "restarted"})
-    with pytest.raises(IdentityInUse, match="a moment ago"):
+    with pytest.raises(IdentityInUse, match="just registered"):
         await registration.register(after, bearer=own.api_token or "")
-    later = registration_on(database, presence, clock=lambda: now() + LINKS_WITHIN)
+    later = registration_on(database, presence, clock=lambda: now() + CONNECT_TIMEOUT)
     assert (await later.register(after, bearer=own.api_token or "")).nats_jwt
 
 
-async def test_a_process_that_was_heard_and_is_gone_makes_room_at_once(
-    registration: Registration, nodes: Nodes
-) -> None:
+async def test_process_that_connected_and_is_gone_is_replaced_at_once(registration: Registration, nodes: Nodes) -> None:
     request = a_node(boot_id="first")
     own = await registration.register(request, bearer=TOKEN)
     await registration.approve(own.id)
@@ -193,18 +216,18 @@ async def test_a_process_that_was_heard_and_is_gone_makes_room_at_once(
 
 
 async def test_a_reset_frees_the_name_for_another_machine_that_has_to_be_approved(
-    registration: Registration, lifecycle: Lifecycle, presence: PlayedPresence
+    registration: Registration, lifecycle: Lifecycle, presence: SimulatedPresence
 ) -> None:
-    """R15: id and history stay, credential, machine and approval go; the old process is told, now or later."""
+    """R15: id and history stay, credential, machine and approval are reset; the old process is stopped."""
     request = a_node()
     old = await registration.register(request, bearer=TOKEN)
     await registration.approve(old.id)
     assert "waits for approval" in (await lifecycle.reset_credential(request.name)).message
     assert presence.told == [(old.id, StopOrder(why=StopWhy.CREDENTIAL_RESET))]
-    with pytest.raises(NodeRemoved, match="given free"):
+    with pytest.raises(NodeRemoved, match="released"):
         await registration.register(request, bearer=old.api_token or "")
     with pytest.raises(NotSignedIn):
-        await registration.speaks_for(old.id, bearer=old.api_token or "")
+        await registration.authenticate_node(old.id, bearer=old.api_token or "")
     new = await registration.register(a_node(name=request.name, machine_id="m2"), bearer=TOKEN)
     assert (new.id, new.status, new.nats_jwt) == (old.id, NodeStatus.PENDING, None)
     with pytest.raises(NameTaken):
@@ -222,24 +245,32 @@ async def test_a_localai_worker_sends_the_token_in_the_body(registration: Regist
     assert (await registration.register(request, bearer="")).status is NodeStatus.PENDING
 
 
-async def test_a_localai_worker_is_believed_by_its_id_only(registration: Registration) -> None:
-    """H3: the shared token acts for no node that is merely named."""
+async def test_localai_worker_is_authenticated_by_its_id_only(registration: Registration) -> None:
+    """H3: the shared token does not authenticate a node by its name."""
     request = a_node(protocol=Protocol.LOCALAI, address="h:1", machine_id="", boot_id="")
     worker = await registration.register(request, bearer=TOKEN)
-    assert (await registration.speaks_for(worker.id, bearer=TOKEN)).id == worker.id
+    assert (await registration.authenticate_node(worker.id, bearer=TOKEN)).id == worker.id
     with pytest.raises(NotSignedIn):
-        await registration.speaks_for(request.name, bearer=TOKEN)
+        await registration.authenticate_node(request.name, bearer=TOKEN)
 
 
-async def test_a_node_speaks_only_for_itself(registration: Registration) -> None:
+async def test_localai_worker_is_rejected_after_the_setting_is_switched_off(registration: Registration) -> None:
+    """A holder of the shared token could otherwise still send heartbeats, drain and leave for it."""
+    request = a_node(protocol=Protocol.LOCALAI, address="h:1", machine_id="", boot_id="")
+    worker = await registration.register(request, bearer=TOKEN)
+    with pytest.raises(NotSignedIn):
+        await replace(registration, localai_workers=False).authenticate_node(worker.id, bearer=TOKEN)
+
+
+async def test_credential_authenticates_only_its_own_node(registration: Registration) -> None:
     """Promise 7, H3."""
     mine, other = a_node(), a_node()
     own = await registration.register(mine, bearer=TOKEN)
     await registration.register(other, bearer=TOKEN)
-    assert (await registration.speaks_for(own.id, bearer=own.api_token or "")).name == mine.name
+    assert (await registration.authenticate_node(own.id, bearer=own.api_token or "")).name == mine.name
     for bearer in (own.api_token or "", TOKEN, ""):
         with pytest.raises(NotSignedIn):
-            await registration.speaks_for(other.name, bearer=bearer)
+            await registration.authenticate_node(other.name, bearer=bearer)
 
 
 @pytest.mark.parametrize(
@@ -255,3 +286,64 @@ async def test_bad_input_names_the_field(registration: Registration, changes: di
     with pytest.raises(InvalidRequest) as refused:
         await registration.register(a_node(**changes), bearer=TOKEN)
     assert refused.value.facts["field"] == field
+
+
+async def test_the_seed_of_an_agent_never_travels(registration: Registration) -> None:
+    request = a_node()
+    await registration.register(request, bearer=TOKEN)
+    approved = await registration.approve(request.name)
+    assert approved.nats_jwt
+    assert approved.nats_user_seed is None
+    assert request.nats_key in _claims(approved.nats_jwt)["sub"]
+
+
+@pytest.mark.parametrize("key", ["", "U" * 56, "ADLWLIZ7TMHGCH2MQRF2QVP7AKRJ3ZPP5DBKMGFFKRNGWUF3FZT6KXYZ"])
+async def test_an_agent_without_a_user_key_is_refused_by_name(registration: Registration, key: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await registration.register(a_node(nats_key=key), bearer=TOKEN)
+    assert refused.value.facts["field"] == "nats_key"
+
+
+async def test_foreign_or_revoked_nats_key_gets_no_credential(registration: Registration, lifecycle: Lifecycle) -> None:
+    first = a_node()
+    await registration.register(first, bearer=TOKEN)
+    await registration.approve(first.name)
+    thief = a_node(nats_key=first.nats_key)
+    await registration.register(thief, bearer=TOKEN)
+    with pytest.raises(IdentityInUse, match="another node"):
+        await registration.approve(thief.name)
+    await lifecycle.remove(first.name, actor="ada", reason="")
+    again = a_node(nats_key=first.nats_key)
+    await registration.register(again, bearer=TOKEN)
+    with pytest.raises(IdentityInUse, match="was revoked"):
+        await registration.approve(again.name)
+
+
+async def test_new_nats_key_revokes_the_credential_of_the_old_one(
+    database: Database, presence: SimulatedPresence
+) -> None:
+    """A machine was set up again: the credential of the old installation is revoked."""
+    told = SimulatedRevocation()
+    registration = replace(registration_on(database, presence), revocation=told)
+    request = a_node()
+    first = await registration.register(request, bearer=TOKEN)
+    await registration.approve(request.name)
+    await registration.register(request, bearer=first.api_token or "")
+    assert told.enforced == 0
+    await registration.register(request.model_copy(update={"nats_key": a_nats_key()}), bearer=first.api_token or "")
+    assert told.enforced == 1
+    async with NatsCredentials(database).revoked(now()) as revoked:
+        assert request.nats_key in revoked
+
+
+def _claims(jwt: str) -> dict[str, Any]:
+    body = jwt.split(".")[1]
+    claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    return claims
+
+
+async def test_localai_workers_are_refused_unless_an_admin_admits_them(registration: Registration) -> None:
+    worker = RegisterRequest(name=f"localai-{uuid.uuid4()}", address="10.0.0.1:50051", token=TOKEN)
+    assert (await registration.register(worker, bearer="")).id
+    with pytest.raises(NotAllowed, match="NODESMITH_LOCALAI_WORKERS=1"):
+        await replace(registration, localai_workers=False).register(worker, bearer="")

@@ -1,4 +1,4 @@
-"""Repair: a run taken away from outside ends as an honest row, and the node stops."""
+"""Repair: the row of a run that was ended from outside ends, and its node is stopped."""
 
 import asyncio
 from dataclasses import replace
@@ -6,46 +6,54 @@ from dataclasses import replace
 import pytest
 from temporalio.client import Client, WorkflowFailureError
 
-from contracts.dispatch import Ended
-from contracts.messages import CancelAnswer, CancelCommand, CancelReply, Outcome, Result
-from contracts.operation_http import InstallRequest
-from contracts.temporal import OperationInput, Run, operation_workflow_id
-from domain.errors import NodeAway
-from domain.identity import new_op_id
-from domain.operation import Kind, Reason, State
-from runtime.temporal import TemporalRuns
-from services.admission import Admission
-from services.repair import CLOSING, Repair
-from store.database import Database
-from store.nodes import Nodes
-from store.operations import OperationTable
+from nodesmith.contracts.http.operations import InstallRequest
+from nodesmith.contracts.nats.messages import CancelAnswer, CancelCommand, CancelReply, Outcome, Result
+from nodesmith.contracts.temporal.dispatch import Ended
+from nodesmith.contracts.temporal.operations import OperationInput, Run, operation_workflow_id
+from nodesmith.domain.errors import NodeAway
+from nodesmith.domain.identity import new_op_id
+from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.runtime.temporal import TemporalRuns
+from nodesmith.services.operations.admission import Admission
+from nodesmith.services.operations.repair import CLOSE_TIMEOUT, Repair
+from nodesmith.services.operations.verified_records import VerifiedRecords
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.store.operations.operations import OperationTable
 from tests.api.station import until
 from tests.services.conftest import Join, now
-from tests.services.links import PlayedLink
+from tests.services.links import AcceptingProofs, SimulatedLink
 from tests.store.transitions import transition
 from tests.workflows.station import Station, worker_of
 
 
 @pytest.fixture
-def link() -> PlayedLink:
-    return PlayedLink()
+def link() -> SimulatedLink:
+    return SimulatedLink()
 
 
 @pytest.fixture
-def repair(nodes: Nodes, operations: OperationTable, runs: TemporalRuns, link: PlayedLink) -> Repair:
-    return Repair(nodes=nodes, operations=operations, runs=runs, link=link, clock=now)
+def repair(nodes: Nodes, operations: OperationTable, runs: TemporalRuns, link: SimulatedLink) -> Repair:
+    return Repair(
+        nodes=nodes,
+        operations=operations,
+        runs=runs,
+        link=link,
+        records=VerifiedRecords(operations, AcceptingProofs()),
+        clock=now,
+    )
 
 
 async def terminated(admission: Admission, client: Client, join: Join) -> str:
-    """An operation whose run somebody terminated in the Temporal Web UI."""
+    """An operation whose run was terminated in the Temporal Web UI."""
     node = await join()
     accepted = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo"), actor="ada")
     await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate("in the Web UI")
     return accepted.jobID
 
 
-async def test_a_terminated_run_ends_as_an_honest_row_and_the_node_is_stopped(
-    admission: Admission, client: Client, join: Join, repair: Repair, link: PlayedLink, operations: OperationTable
+async def test_row_of_a_terminated_run_ends_and_the_node_is_stopped(
+    admission: Admission, client: Client, join: Join, repair: Repair, link: SimulatedLink, operations: OperationTable
 ) -> None:
     """S13."""
     op_id = await terminated(admission, client, join)
@@ -58,8 +66,8 @@ async def test_a_terminated_run_ends_as_an_honest_row_and_the_node_is_stopped(
     assert [command.op_id for command in link.cancels] == [op_id]
 
 
-async def test_what_the_node_had_finished_is_told_as_finished(
-    admission: Admission, client: Client, join: Join, repair: Repair, link: PlayedLink, operations: OperationTable
+async def test_operation_finished_on_its_node_ends_as_succeeded(
+    admission: Admission, client: Client, join: Join, repair: Repair, link: SimulatedLink, operations: OperationTable
 ) -> None:
     op_id = await terminated(admission, client, join)
     outcome = Outcome(op_id=op_id, result=Result.SUCCEEDED, changed=True)
@@ -71,7 +79,7 @@ async def test_what_the_node_had_finished_is_told_as_finished(
 
 
 async def test_a_node_that_is_away_does_not_keep_the_row_open(
-    admission: Admission, client: Client, join: Join, repair: Repair, link: PlayedLink, operations: OperationTable
+    admission: Admission, client: Client, join: Join, repair: Repair, link: SimulatedLink, operations: OperationTable
 ) -> None:
     op_id = await terminated(admission, client, join)
     link.cancel_reply = NodeAway()
@@ -82,7 +90,7 @@ async def test_a_node_that_is_away_does_not_keep_the_row_open(
 
 
 async def test_two_repairs_at_once_are_harmless_and_open_runs_are_left_alone(
-    admission: Admission, client: Client, join: Join, repair: Repair, link: PlayedLink, operations: OperationTable
+    admission: Admission, client: Client, join: Join, repair: Repair, link: SimulatedLink, operations: OperationTable
 ) -> None:
     """S29."""
     node = await join()
@@ -97,10 +105,10 @@ async def test_two_repairs_at_once_are_harmless_and_open_runs_are_left_alone(
     assert alive.jobID not in [command.op_id for command in link.cancels if isinstance(command, CancelCommand)]
 
 
-async def test_a_run_that_ends_while_we_look_keeps_the_end_it_wrote(
-    admission: Admission, client: Client, join: Join, repair: Repair, link: PlayedLink, operations: OperationTable
+async def test_run_that_ends_during_repair_keeps_its_own_end(
+    admission: Admission, client: Client, join: Join, repair: Repair, link: SimulatedLink, operations: OperationTable
 ) -> None:
-    """The row was read as open; when the run is described it has closed, as it does right after it wrote its end."""
+    """The row was read as open, but the run wrote its end and closed before it was described."""
     op_id = await terminated(admission, client, join)
 
     class EndingNow(TemporalRuns):
@@ -119,17 +127,17 @@ async def test_a_run_that_ends_while_we_look_keeps_the_end_it_wrote(
     assert not link.cancels
 
 
-# both ways ----------------------------------------------------------------------------------------------------
+# after a restore ----------------------------------------------------------------------------------------------
 
 
 async def test_row_of_a_closed_run_ends_as_the_run_did(
     admission: Admission, client: Client, join: Join, repair: Repair, runs: TemporalRuns, database: Database
 ) -> None:
-    """Protocol 3: PostgreSQL was restored to an older moment; Temporal still has the result."""
+    """Protocol 3: PostgreSQL was restored from a backup; Temporal still has the result."""
     node, station = await join(), Station()
     async with worker_of(client, station, runs.queue):
         failed = Outcome(op_id="op", result=Result.FAILED, reason=Reason.NO_DISK, error="disk full")
-        station.say_at_once(Ended(outcome=failed))
+        station.answer_dispatch(Ended(outcome=failed))
         accepted = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo"), actor="ada")
         await station.reached(State.FAILED)
         handle = client.get_workflow_handle(operation_workflow_id(node.id, "echo"))
@@ -141,16 +149,16 @@ async def test_row_of_a_closed_run_ends_as_the_run_did(
     assert (row.state, row.reason, row.detail) == (State.FAILED, Reason.NO_DISK, "disk full")
 
 
-async def test_open_run_whose_row_has_ended_or_is_missing_is_told(
+async def test_open_run_with_ended_or_missing_row_is_signalled(
     admission: Admission,
     join: Join,
     repair: Repair,
     runs: TemporalRuns,
     operations: OperationTable,
     client: Client,
-    link: PlayedLink,
+    link: SimulatedLink,
 ) -> None:
-    """Protocol 3: Temporal was restored to an older moment than PostgreSQL, or the other way round."""
+    """Protocol 3: Temporal was restored from an older backup than PostgreSQL, or the reverse."""
     link.cancel_reply = NodeAway()
     asked = [await admission.ask(Kind.INSTALL, (await join()).id, InstallRequest(backend="echo"), actor="ada")]
     asked.append(await admission.ask(Kind.INSTALL, (await join()).id, InstallRequest(backend="echo"), actor="ada"))
@@ -161,7 +169,7 @@ async def test_open_run_whose_row_has_ended_or_is_missing_is_told(
     assert request is not None
     missing = request.model_copy(update={"op_id": new_op_id(), "node_id": f"gone-{new_op_id()}"})
     await runs.start(OperationInput(request=missing), intent="i")
-    long_ago = now() - 2 * CLOSING
+    long_ago = now() - 2 * CLOSE_TIMEOUT
     await operations.record(transition(request, State.CANCELLED, run_id=ended.run_id, ended_at=long_ago))
     told: list[str] = []
 

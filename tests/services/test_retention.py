@@ -1,25 +1,25 @@
-"""What has ended goes by itself after a while: somebody has to look, and that is the watch over the fleet."""
+"""Retention: the fleet monitor purges old operations."""
 
 from datetime import timedelta
 from typing import Any
 
 from temporalio.testing import ActivityEnvironment
 
-from activities.fleet import FleetActivities
-from contracts.temporal import FleetWatch
-from domain.operation import State
-from services.retention import Retention
-from store.audit import AuditTrail
-from store.database import Database
-from store.history import History
-from store.operations import OperationTable
+from nodesmith.activities.fleet_monitor import FleetActivities
+from nodesmith.contracts.temporal.operations import FleetWatch
+from nodesmith.domain.operation import State
+from nodesmith.services.operations.retention import Retention
+from nodesmith.store.access.audit import AuditTrail
+from nodesmith.store.database import Database
+from nodesmith.store.operations.history import History
+from nodesmith.store.operations.operations import OperationTable
 from tests.services.conftest import now
 from tests.store.clock import NOON
 from tests.store.transitions import a_request, transition
 
 
 class Quiet:
-    """The other duties of the watch, with nothing to do."""
+    """The other duties of the fleet monitor, with nothing to do."""
 
     async def once(self) -> int:
         return 0
@@ -31,8 +31,8 @@ class Quiet:
         return
 
 
-async def test_the_watch_over_the_fleet_purges_what_is_old(database: Database, operations: OperationTable) -> None:
-    """H33: nobody has to call for it."""
+async def test_fleet_monitor_purges_old_operations(database: Database, operations: OperationTable) -> None:
+    """H33: without any request."""
     old, young, long_ago = a_request(), a_request(), now() - timedelta(days=91)
     await operations.record(
         transition(old, State.SUCCEEDED, ended_at=long_ago),

@@ -7,15 +7,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from contracts.galleries import Installation
-from contracts.messages import Installed
-from contracts.operation_http import InstallRequest
-from domain.errors import ServiceUnavailable
-from domain.operation import Kind
-from gallery import oci
-from gallery.catalogue import Catalogue
-from gallery.index import read_index
-from services.upgrades import Upgrades
+from nodesmith.contracts.http.galleries import Installation
+from nodesmith.contracts.http.operations import InstallRequest
+from nodesmith.contracts.nats.messages import Installed
+from nodesmith.domain.errors import ServiceUnavailable
+from nodesmith.domain.operation import Kind
+from nodesmith.gallery import oci
+from nodesmith.gallery.catalogue import Catalogue
+from nodesmith.gallery.index import read_index
+from nodesmith.services.catalogue.upgrades import Upgrades
+from tests.deadlines import HANGS_S
 from tests.gallery import wild
 from tests.store.clock import SetClock
 
@@ -26,7 +27,7 @@ VERSIONED = "- {name: tool, version: '2', uri: registry.invalid/a/tool:2}\n"
 
 
 @dataclass
-class PlayedFleet:
+class SimulatedFleet:
     installed: list[Installation] = field(default_factory=list)
 
     async def list(self) -> Sequence[Installation]:
@@ -34,7 +35,7 @@ class PlayedFleet:
 
 
 @dataclass
-class PlayedTags:
+class SimulatedTags:
     digests: dict[str, tuple[str, datetime]] = field(default_factory=dict)
 
     async def known(self) -> Mapping[str, tuple[str, datetime]]:
@@ -45,7 +46,7 @@ class PlayedTags:
 
 
 @dataclass
-class PlayedRegistries:
+class SimulatedRegistries:
     tags: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
@@ -63,16 +64,16 @@ def catalogue() -> Catalogue:
 
 
 def fleet_of(catalogue: Catalogue, *installed: Installation, tag: str = "") -> Upgrades:
-    tags = PlayedTags({ENGINE: (tag, NOW)} if tag else {})
-    fleet = PlayedFleet(list(installed))
-    return Upgrades(catalogue, fleet, tags, PlayedRegistries(), lambda: NOW, timedelta(hours=6))
+    tags = SimulatedTags({ENGINE: (tag, NOW)} if tag else {})
+    fleet = SimulatedFleet(list(installed))
+    return Upgrades(catalogue, fleet, tags, SimulatedRegistries(), lambda: NOW, timedelta(hours=6))
 
 
 def on(node: str, name: str, version: str = "", digest: str = "", *, is_meta: bool = False) -> Installation:
     return Installation(node, node, "healthy", Installed(name=name, version=version, digest=digest, is_meta=is_meta))
 
 
-async def test_another_version_in_the_gallery_is_an_upgrade_for_those_who_do_not_have_it(catalogue: Catalogue) -> None:
+async def test_other_gallery_version_is_an_upgrade_for_nodes_without_it(catalogue: Catalogue) -> None:
     upgrades = await fleet_of(catalogue, on("n1", "tool", "1"), on("n2", "tool", "1"), on("n3", "tool", "2")).list()
     told = upgrades["tool"]
     assert (told.installed_version, told.available_version, told.nodes) == ("1", "2", ["n1", "n2"])
@@ -84,7 +85,7 @@ async def test_a_node_that_does_not_say_its_version_is_behind(catalogue: Catalog
 
 
 async def test_without_versions_the_digest_of_the_tag_decides(catalogue: Catalogue) -> None:
-    """Contract 6.4, and #11024: not filtered by the hardware of the control plane, which has no card."""
+    """Contract 6.4, and #11024: not filtered by the hardware of the control plane, which has no GPU."""
     n1, n2 = on("n1", "cuda12-engine", digest=OLD), on("n2", "cuda12-engine", digest=OLD)
     assert await fleet_of(catalogue, n1, n2, tag=OLD).list() == {}
     told = (await fleet_of(catalogue, n1, n2, tag=NEW).list())["cuda12-engine"]
@@ -96,7 +97,7 @@ async def test_a_registry_that_was_not_reached_proves_nothing(catalogue: Catalog
     assert await fleet_of(catalogue, on("n1", "cuda12-engine", digest=OLD)).list() == {}
 
 
-async def test_drift_is_told_although_nothing_is_newer(catalogue: Catalogue) -> None:
+async def test_drift_is_reported_without_a_newer_version(catalogue: Catalogue) -> None:
     nodes = [on("n1", "cuda12-engine", digest=OLD), on("n2", "cuda12-engine", digest=NEW)]
     nodes.append(on("n3", "cuda12-engine", digest=OLD))
     told = (await fleet_of(catalogue, *nodes).list())["cuda12-engine"]
@@ -109,7 +110,7 @@ async def test_builds_for_other_hardware_are_no_drift(catalogue: Catalogue) -> N
     assert await fleet_of(catalogue, *both, tag=OLD).list() == {}
 
 
-async def test_where_a_development_variant_is_the_stable_one_is_let_be(catalogue: Catalogue) -> None:
+async def test_stable_build_is_ignored_beside_its_development_variant(catalogue: Catalogue) -> None:
     """#9736: an automatic upgrade must not bring the stable build back over an installed development one."""
     both = [on("n1", "cuda12-engine", digest=OLD), on("n1", "cuda12-engine-development", digest=OLD)]
     assert await fleet_of(catalogue, *both, tag=NEW).list() == {}
@@ -117,13 +118,13 @@ async def test_where_a_development_variant_is_the_stable_one_is_let_be(catalogue
     assert (await fleet_of(catalogue, *both, other, tag=NEW).list())["cuda12-engine"].nodes == ["n2"]
 
 
-async def test_what_no_gallery_has_and_metas_are_passed_over(catalogue: Catalogue) -> None:
+async def test_metas_and_backends_without_gallery_are_ignored(catalogue: Catalogue) -> None:
     meta = on("n1", "engine", digest=OLD, is_meta=True)
     assert await fleet_of(catalogue, on("n1", "home-made", "1"), meta, on("n2", "engine"), tag=NEW).list() == {}
 
 
 async def test_registries_are_asked_for_installed_tags_only_and_in_time(catalogue: Catalogue) -> None:
-    registries = PlayedRegistries({ENGINE: NEW})
+    registries = SimulatedRegistries({ENGINE: NEW})
     fleet = fleet_of(catalogue, on("n1", "cuda12-engine", digest=OLD), on("n1", "tool", "2"))
     upgrades = replace(fleet, registries=registries)
     await upgrades.check()
@@ -135,7 +136,7 @@ async def test_registries_are_asked_for_installed_tags_only_and_in_time(catalogu
     assert registries.asked == [ENGINE, ENGINE]
 
 
-async def test_nothing_is_upgraded_by_itself_unless_asked_for(catalogue: Catalogue) -> None:
+async def test_automatic_upgrades_are_off_by_default(catalogue: Catalogue) -> None:
     asked: list[tuple[Kind, str, str, str]] = []
 
     async def ask(kind: Kind, node: str, request: InstallRequest, key: str) -> None:
@@ -150,11 +151,11 @@ async def test_nothing_is_upgraded_by_itself_unless_asked_for(catalogue: Catalog
 
 
 async def test_the_loop_asks_again_in_time_and_survives_an_outage(catalogue: Catalogue) -> None:
-    """Beside the requests: a registry is asked once a period, however often the loop looks."""
+    """Background loop: a registry is asked once a period, however often the loop runs."""
     clock, looked = SetClock(NOW), asyncio.Event()
 
-    class Outage(PlayedFleet):
-        """Fails at the first look; the other looks are told."""
+    class Outage(SimulatedFleet):
+        """Fails at the first call, and signals the later ones."""
 
         looks = 0
 
@@ -165,14 +166,14 @@ async def test_the_loop_asks_again_in_time_and_survives_an_outage(catalogue: Cat
                 raise ServiceUnavailable("PostgreSQL does not answer.")
             return self.installed
 
-    fleet, registries = Outage([on("n1", "cuda12-engine", digest=OLD)]), PlayedRegistries({ENGINE: NEW})
+    fleet, registries = Outage([on("n1", "cuda12-engine", digest=OLD)]), SimulatedRegistries({ENGINE: NEW})
     upgrades = Upgrades(
-        catalogue, fleet, PlayedTags(), registries, clock, timedelta(hours=6), first_look_s=0, look_every_s=0
+        catalogue, fleet, SimulatedTags(), registries, clock, timedelta(hours=6), first_check_s=0, check_interval_s=0
     )
     running = asyncio.create_task(upgrades.run())
 
     async def looks(number: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANGS_S):
             while fleet.looks < number:
                 looked.clear()
                 await looked.wait()

@@ -1,7 +1,7 @@
-"""Run a command as the user `nobody`: `python -m tests.stack.as_nobody COMMAND ...`; for tests under root.
+"""Runs a command as the user `nobody`: `python -m tests.stack.as_nobody COMMAND ...`; for tests under root.
 
-Where the interpreter or the project lies below a private folder (root's own home), the way to it is opened
-in a mount namespace of this process; outside of it nothing changes.
+If the interpreter or the project is below a private folder (root's home), a private mount namespace makes it
+accessible; nothing changes outside of this process.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ def main() -> None:
     assert libc.unshare(CLONE_NEWNS) == 0
     assert libc.mount(b"none", b"/", None, MS_REC_PRIVATE, None) == 0
     needed = {str(Path(path).resolve()) for path in (sys.base_prefix, sys.prefix, Path(__file__).parents[2])}
-    hidden = {path: barrier for path in needed if (barrier := _barrier(Path(path))) is not None}
+    hidden = {path: barrier for path in needed if (barrier := _outermost_private_folder(Path(path))) is not None}
     sources = {path: os.open(path, os.O_PATH) for path in hidden}
     for barrier in set(hidden.values()):
         assert libc.mount(b"tmpfs", bytes(barrier), b"tmpfs", 0, b"mode=0755") == 0
@@ -35,8 +35,8 @@ def main() -> None:
     os.execv(sys.argv[1], sys.argv[1:])
 
 
-def _barrier(path: Path) -> Path | None:
-    """The outermost folder on the way that others may not enter."""
+def _outermost_private_folder(path: Path) -> Path | None:
+    """Return the outermost parent that other users cannot enter."""
     private = (folder for folder in reversed(path.parents) if not folder.stat().st_mode & stat.S_IXOTH)
     return next(private, None)
 

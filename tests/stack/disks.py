@@ -1,4 +1,4 @@
-"""A small disk of a test's own, that can be filled."""
+"""A small disk that a test can fill."""
 
 import contextlib
 import errno
@@ -17,7 +17,7 @@ class SmallDisk:
         self._filler = folder / "filler"
 
     def fill(self) -> None:
-        """To the last byte."""
+        """Write until no byte is free."""
         with self._filler.open("ab", buffering=0) as filler:
             for size in (MB, 4096, 1):
                 with full_disk_expected():
@@ -39,7 +39,7 @@ def full_disk_expected() -> Iterator[None]:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, *, megabytes: int) -> Iterator[SmallDisk]:
-    """Skips the test, and says why, where mounts are not permitted; the supervisor's own tests need none."""
+    """Mount a small disk; skip the test where mounts are not permitted. The supervisor's unit tests need none."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}M,mode=755", "tmpfs", str(folder)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False)

@@ -1,11 +1,11 @@
-"""Wait for processes that are not our children, without polling."""
+"""Waits for processes that are not children of the test, without polling."""
 
 import os
 import select
 
 
 def assert_ends(*pids: int, within: float = 10.0) -> None:
-    """Each of them ends in time; one that nobody has reaped yet counts as ended."""
+    """Assert that each process ends in time; a zombie counts as ended."""
     for pid in pids:
         try:
             descriptor = os.pidfd_open(pid)

@@ -1,4 +1,4 @@
-"""Another machine: a network namespace of its own, linked to ours by one cable."""
+"""Simulates another machine: a network namespace connected to ours by one virtual cable."""
 
 import contextlib
 import secrets
@@ -12,7 +12,7 @@ import pytest
 
 @dataclass(frozen=True)
 class OtherMachine:
-    """Reaches us at `our_address` and nothing else."""
+    """A machine that can reach `our_address` and nothing else."""
 
     name: str
     our_address: str
@@ -23,7 +23,7 @@ class OtherMachine:
 
 @contextlib.contextmanager
 def other_machine() -> Iterator[OtherMachine]:
-    """Skips the test, and says why, where namespaces are not permitted."""
+    """Create the namespace; skip the test where that is not permitted."""
     if shutil.which("ip") is None:
         pytest.skip("there is no `ip` command to make a network namespace with")
     mark, net = secrets.token_hex(3), f"10.213.{secrets.randbelow(250) + 1}"
@@ -37,18 +37,18 @@ def other_machine() -> Iterator[OtherMachine]:
         _ip("-n", name, "link", "set", theirs, "up")
         _ip("-n", name, "link", "set", "lo", "up")
     except subprocess.CalledProcessError as error:
-        _forget(name)
+        _remove(name)
         pytest.skip(f"network namespaces are not permitted here: {error.stderr.strip()}")
     try:
         yield OtherMachine(name, f"{net}.1")
     finally:
-        _forget(name)
+        _remove(name)
 
 
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
-def _forget(name: str) -> None:
-    """The cable goes with it."""
+def _remove(name: str) -> None:
+    """Remove the namespace together with its virtual cable."""
     subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)

@@ -1,10 +1,10 @@
-"""A parent for a test to kill: starts three children, prints their pids, waits."""
+"""A parent process that a test kills: starts three children, prints their pids, waits."""
 
 import asyncio
 import sys
 from pathlib import Path
 
-from stack.supervisor import Supervisor
+from nodesmith.stack.processes.supervisor import Supervisor
 from tests.stack.test_supervisor import Script
 
 

@@ -1,4 +1,4 @@
-"""The CA is made once; the server's certificate follows the address."""
+"""The CA is created once; the server's certificate is renewed for a new address."""
 
 import ssl
 import stat
@@ -9,10 +9,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from runtime.trust import fingerprint, trusting
-from stack.certificates import Certificates
-from stack.errors import StackError
-from stack.listening import check_free, resolve
+from nodesmith.runtime.tls_trust import fingerprint, trusting
+from nodesmith.stack.certificates import Certificates
+from nodesmith.stack.errors import StackError
+from nodesmith.stack.listening import check_free, resolve
 from tests.servers import free_port
 
 
@@ -37,19 +37,19 @@ def test_the_address_is_in_the_certificate_and_keys_are_private(certificates: Ce
     trusting(certificates.ca)
 
 
-def test_a_second_start_changes_nothing_another_address_only_the_certificate(certificates: Certificates) -> None:
+def test_restart_keeps_all_files_and_a_new_address_replaces_only_the_certificate(certificates: Certificates) -> None:
     ca, server = certificates.ca.read_text(), certificates.server.read_text()
     certificates.ensure("10.0.0.5")
     assert certificates.server.read_text() == server
     certificates.ensure("gpu-head.example")
     assert alternatives(certificates)[0] == "gpu-head.example"
-    assert certificates.ca.read_text() == ca, "nodes that joined go on trusting it"
+    assert certificates.ca.read_text() == ca, "nodes that joined still trust it"
 
 
 def test_a_certificate_near_its_end_is_renewed(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
     server = x509.load_pem_x509_certificate(certificates.server.read_bytes())
     left = server.not_valid_after_utc - datetime.now(UTC)
-    monkeypatch.setattr("stack.certificates._RENEW_BEFORE", left)
+    monkeypatch.setattr("nodesmith.stack.certificates._RENEW_BEFORE", left)
     certificates.ensure("10.0.0.5")
     assert x509.load_pem_x509_certificate(certificates.server.read_bytes()) != server
 
@@ -60,7 +60,7 @@ def test_the_fingerprint_is_openssls(certificates: Certificates) -> None:
 
 
 @pytest.mark.parametrize("useless", ["0.0.0.0", "::", "127.0.0.1", "localhost", "no-such-host.invalid"])
-def test_an_address_that_nobody_else_reaches_is_refused(useless: str) -> None:
+def test_address_unreachable_for_other_machines_is_refused(useless: str) -> None:
     with pytest.raises(StackError, match="--listen"):
         resolve(useless)
 

@@ -1,4 +1,4 @@
-"""A disk that is full: what dies comes back, `status` tells the truth, and `up` says why it does not start."""
+"""A full disk: processes are restarted, `status` is correct, and `up` reports why it does not start."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stack.home import ROOM_FOR_A_NEW_HOME, ROOM_TO_START
+from nodesmith.stack.home import SPACE_FOR_NEW_HOME, SPACE_TO_START
 from tests.stack.commands import Machine
 from tests.stack.disks import MB, SmallDisk, small_disk
 from tests.stack.waiting import until
@@ -32,7 +32,7 @@ def machine(disk: SmallDisk) -> Iterator[Machine]:
 
 
 def seen(machine: Machine) -> dict[str, bool]:
-    """Which processes `status` calls running; none of them may be gone."""
+    """Return the processes that `status` reports as running; assert that all of them are alive."""
     processes = machine.status()["processes"]
     running = [process for process in processes if process["condition"] == "running"]
     dead = [process["name"] for process in running if not psutil.pid_exists(process["pid"])]
@@ -54,7 +54,7 @@ def test_processes_that_die_on_a_full_disk_come_back_when_there_is_space(machine
     assert all(after[name]["restarts"] >= 1 and after[name]["pid"] != before[name] for name in KILLED)
 
 
-def test_up_on_a_full_disk_says_why(machine: Machine, disk: SmallDisk) -> None:
+def test_up_on_a_full_disk_reports_the_reason(machine: Machine, disk: SmallDisk) -> None:
     disk.fill()
     for how in ([], ["--detach"]):
         refused = machine.run("up", "--agents", "0", "--port-base", str(machine.base), *how)
@@ -63,7 +63,7 @@ def test_up_on_a_full_disk_says_why(machine: Machine, disk: SmallDisk) -> None:
         assert "Traceback" not in refused.stderr
 
 
-def test_up_again_on_a_disk_that_is_full_meanwhile_says_why(machine: Machine, disk: SmallDisk) -> None:
+def test_second_up_on_a_disk_that_has_filled_reports_the_reason(machine: Machine, disk: SmallDisk) -> None:
     machine.up(agents=0)
     machine.down()
     disk.fill()
@@ -75,5 +75,5 @@ def test_up_again_on_a_disk_that_is_full_meanwhile_says_why(machine: Machine, di
     machine.up(agents=0)
 
 
-def test_how_much_room_a_start_needs() -> None:
-    assert (ROOM_FOR_A_NEW_HOME, ROOM_TO_START) == (100 * MB, 4 * MB)
+def test_free_space_that_a_start_requires() -> None:
+    assert (SPACE_FOR_NEW_HOME, SPACE_TO_START) == (100 * MB, 4 * MB)

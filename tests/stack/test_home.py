@@ -1,4 +1,4 @@
-"""Where the home is, what only its owner may read, and who holds it."""
+"""Location, permissions and lock of the home."""
 
 import os
 import signal
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bus.credentials import CredentialIssuer
-from stack import secrets
-from stack.errors import StackError
-from stack.home import Connection, Home, find_home
-from stack.lock import HomeLock, holder
+from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.stack import secrets
+from nodesmith.stack.errors import StackError
+from nodesmith.stack.home import Connection, Home, find_home
+from nodesmith.stack.lock import HomeLock, holder
 
 
 @pytest.fixture
@@ -41,15 +41,16 @@ def test_the_option_wins_over_the_variable_and_that_over_the_nearest_folder(
 
 def test_secrets_are_made_once_and_only_their_owner_reads_them(home: Home):
     secrets.ensure(home)
-    first = {path.name: path.read_text() for path in home.secrets.iterdir()}
+    first = {path: path.read_text() for path in home.secrets.rglob("*") if path.is_file()}
     secrets.ensure(home)
-    assert {path.name: path.read_text() for path in home.secrets.iterdir()} == first
-    assert len(set(first.values())) == len(first) == 7
-    assert {stat.S_IMODE(path.stat().st_mode) for path in home.secrets.iterdir()} == {0o600}
+    assert {path: path.read_text() for path in home.secrets.rglob("*") if path.is_file()} == first
+    assert len(set(first.values())) == len(first) == 7 + 3
+    assert {stat.S_IMODE(path.stat().st_mode) for path in first} == {0o600}
+    assert stat.S_IMODE(home.secret(secrets.ORDER_KEYS).stat().st_mode) == 0o700
     assert stat.S_IMODE(home.secrets.stat().st_mode) == 0o700
 
 
-def test_a_lost_secret_is_made_anew_and_the_others_stay(home: Home):
+def test_lost_secret_is_created_again_and_the_others_stay(home: Home):
     secrets.ensure(home)
     kept = secrets.read(home, secrets.NATS_OPERATOR_SEED)
     home.secret(secrets.NATS_ACCOUNT_SEED).unlink()
@@ -69,7 +70,7 @@ def test_a_client_finds_url_and_token_through_the_home(home: Home):
     assert found.token() not in home.connection_file.read_text()
 
 
-def test_the_second_holder_is_refused_and_told_the_pid_of_the_first(home: Home):
+def test_second_holder_is_refused_with_the_pid_of_the_first(home: Home):
     lock = HomeLock.acquire(home.lock_file)
     assert holder(home.lock_file) == os.getpid()
     with pytest.raises(StackError, match=rf"already runs .*pid {os.getpid()}\)"):
@@ -79,8 +80,8 @@ def test_the_second_holder_is_refused_and_told_the_pid_of_the_first(home: Home):
     assert not home.lock_file.exists()
 
 
-def test_a_killed_holder_holds_nothing(home: Home):
-    code = "import sys; from pathlib import Path; from stack.lock import HomeLock; "
+def test_lock_of_a_killed_holder_is_free(home: Home):
+    code = "import sys; from pathlib import Path; from nodesmith.stack.lock import HomeLock; "
     code += "HomeLock.acquire(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(home.lock_file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

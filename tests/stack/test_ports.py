@@ -1,4 +1,4 @@
-"""Which ports the stack takes, and when it refuses."""
+"""Which ports the stack chooses, and when it refuses."""
 
 import socket
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stack import ports
-from stack.errors import StackError
-from stack.home import Home
-from stack.ports import HIGHEST_DEFAULT, Ports
+from nodesmith.stack import ports
+from nodesmith.stack.errors import StackError
+from nodesmith.stack.home import Home
+from nodesmith.stack.ports import HIGHEST_DEFAULT, Ports
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def listening(port: int) -> Iterator[None]:
 
 @pytest.fixture
 def free_base() -> int:
-    """Ten free ports in a row, below the range that the kernel hands out."""
+    """Return a base of ten free ports below the ephemeral range."""
     return next(
         base for base in range(20000, 30000, 10) if all(ports.is_free(port) for port in range(base, base + ports.RANGE))
     )
@@ -40,20 +40,20 @@ def test_the_defaults_are_the_documented_ones_and_lie_below_the_ephemeral_range(
     assert max(astuple(Ports())) <= HIGHEST_DEFAULT
 
 
-def test_a_taken_port_moves_to_the_next_free_one_and_is_remembered(
+def test_taken_port_moves_to_the_next_free_one_and_is_stored(
     home: Home, free_base: int, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(ports, "PATIENCE", 0.1)
     notes: list[str] = []
     first = ports.choose(home, free_base, note=notes.append)
-    moved = replace(first, api=first.temporal_metrics + 2)  # the next that no other of ours has
+    moved = replace(first, api=first.temporal_metrics + 2)  # the next one that no other listener of ours has
     with listening(first.api), listening(first.temporal_metrics + 1):
         assert ports.choose(home, None, note=notes.append) == moved
     assert ports.choose(home, None, note=notes.append) == moved
     assert notes == [f"port {first.api} is taken: api listens on {moved.api}"]
 
 
-def test_a_base_deals_out_exactly_its_ten_ports_in_order(home: Home, free_base: int):
+def test_port_base_assigns_exactly_its_ten_ports_in_order(home: Home, free_base: int):
     chosen = ports.choose(home, free_base, note=print)
     assert astuple(chosen) == tuple(range(free_base, free_base + len(astuple(chosen))))
     assert (chosen.api, chosen.temporal, chosen.temporal_ui, chosen.nats, chosen.postgres) == tuple(
@@ -74,6 +74,6 @@ def test_a_listener_on_every_address_counts_as_taken(home: Home, free_base: int)
 
 
 @pytest.mark.parametrize("base", [0, 80, 65530, 70000])
-def test_a_base_without_room_for_ten_ports_is_refused(home: Home, base: int):
+def test_port_base_above_the_range_is_refused(home: Home, base: int):
     with pytest.raises(StackError, match="no room"):
         ports.choose(home, base, note=print)

@@ -1,4 +1,4 @@
-"""The embedded servers, one by one, as the stack and the tests start them."""
+"""Each embedded server, started as the stack and the tests start it."""
 
 import os
 import signal
@@ -13,10 +13,10 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 
-from contracts.temporal import SEARCH_ATTRIBUTES
-from stack import servers
-from stack.errors import StackError
-from stack.postgres import PostgresServer
+from nodesmith.contracts.temporal.operations import SEARCH_ATTRIBUTES
+from nodesmith.stack.errors import StackError
+from nodesmith.stack.servers import embedded
+from nodesmith.stack.servers.postgres import PostgresServer
 from tests.servers import NatsForTests, PostgresForTests, TemporalForTests, free_port
 
 
@@ -43,34 +43,34 @@ async def test_postgres_never_runs_as_root(postgres_server: PostgresForTests):
     assert psutil.Process(postgres_server.child.pid).uids().effective != 0
 
 
-async def test_postgres_starts_after_it_was_killed_although_its_pid_belongs_to_somebody_else(tmp_path: Path):
+async def test_killed_postgres_restarts_although_another_process_has_its_pid(tmp_path: Path):
     server = PostgresServer(folder=tmp_path / "pg", port=free_port(), password="p", log=tmp_path / "pg.log")
-    child = await servers.start(server)
+    child = await embedded.start(server)
     os.kill(child.pid, signal.SIGKILL)
     await child.wait()
     pid_file = tmp_path / "pg" / "data" / "postmaster.pid"
     lines = pid_file.read_text().splitlines()
     pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
-    async with servers.running(server):
+    async with embedded.running(server):
         with psycopg.connect(server.url()) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-async def test_what_a_killed_postgres_wrote_of_itself_is_not_taken_for_the_next_one(tmp_path: Path):
+async def test_stale_pid_file_of_a_killed_postgres_is_ignored(tmp_path: Path):
     server = PostgresServer(folder=tmp_path / "pg", port=free_port(), password="p", log=tmp_path / "pg.log")
-    child = await servers.start(server)
+    child = await embedded.start(server)
     os.kill(child.pid, signal.SIGKILL)
     await child.wait()
     await server.prepare()
     assert not await server.answers()
 
 
-async def test_a_server_that_cannot_start_says_why(tmp_path: Path):
+async def test_failed_server_start_reports_the_reason(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = PostgresServer(folder=tmp_path / "pg", port=port, password="p", log=tmp_path / "pg.log")
         with pytest.raises(StackError, match=r"postgres ended with exit code 1 .*could not create any TCP/IP sockets"):
-            await servers.start(server)
+            await embedded.start(server)
 
 
 async def test_the_configuration_of_nats_is_readable_by_its_owner_only(nats_server: NatsForTests):

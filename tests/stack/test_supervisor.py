@@ -1,4 +1,4 @@
-"""The supervisor on small real processes: restart, order, and nobody left behind."""
+"""The supervisor with small real processes: restarts, order, and no leftover processes."""
 
 import asyncio
 import errno
@@ -13,15 +13,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stack import record, servers
-from stack.child import Program
-from stack.errors import StackError
-from stack.record import Condition, ProcessState
-from stack.supervisor import Supervisor, pauses
+from nodesmith.stack.errors import StackError
+from nodesmith.stack.processes import record
+from nodesmith.stack.processes.child import Program
+from nodesmith.stack.processes.record import Condition, ProcessState
+from nodesmith.stack.processes.supervisor import Supervisor, back_off
+from nodesmith.stack.servers import embedded
+from tests.deadlines import HANGS_S
 from tests.stack.endings import assert_ends
 
 STAY = "import signal, sys; open(sys.argv[1], 'a').close(); signal.pause()"
-"""touch the file that says ready, then wait for a signal"""
+"""create the ready file, then wait for a signal"""
 TELL_THE_END = (
     "import signal, sys\n"
     "def end(*_):\n"
@@ -35,7 +37,7 @@ TELL_THE_END = (
 
 @dataclass
 class Script:
-    """A few lines of Python as a server: it is ready when it has made its file."""
+    """A small Python script as a server; it is ready when its file exists."""
 
     folder: Path
     name: str
@@ -56,12 +58,12 @@ class Script:
     async def answers(self) -> bool:
         return self._mark.exists()
 
-    async def settle(self) -> None:
-        """Nothing."""
+    async def configure(self) -> None:
+        """Do nothing."""
 
 
 class Changes:
-    """What the supervisor told, and a way to wait for it."""
+    """Records the supervisor's reports, and waits for one."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, Condition]] = []
@@ -71,21 +73,21 @@ class Changes:
         self.seen += [(state.name, state.condition) for state in states]
         self._news.set()
 
-    async def until_told(self, name: str, condition: Condition) -> None:
-        async with asyncio.timeout(30):
+    async def wait_for(self, name: str, condition: Condition) -> None:
+        async with asyncio.timeout(HANGS_S):
             while (name, condition) not in self.seen:
                 self._news.clear()
                 await self._news.wait()
 
     async def until(self, process: ProcessState, condition: Condition, restarts: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANGS_S):
             while process.condition is not condition or process.restarts < restarts:
                 self._news.clear()
                 await self._news.wait()
 
 
-def test_the_pauses_between_restarts_grow_from_half_a_second_to_ten():
-    assert list(islice(pauses(), 7)) == [0.5, 1, 2, 4, 8, 10, 10]
+def test_restart_back_off_grows_from_half_a_second_to_ten():
+    assert list(islice(back_off(), 7)) == [0.5, 1, 2, 4, 8, 10, 10]
 
 
 async def test_a_process_that_dies_is_restarted_and_counted(tmp_path: Path):
@@ -104,14 +106,14 @@ async def test_a_process_that_dies_is_restarted_and_counted(tmp_path: Path):
     assert not psutil.pid_exists(beside or 0)
 
 
-async def test_a_process_comes_back_though_its_state_cannot_be_written_down(tmp_path: Path):
-    """The disk is full for a while; what was not written is written later."""
-    told, is_full = Changes(), asyncio.Event()
+async def test_process_is_restarted_although_its_state_cannot_be_written(tmp_path: Path):
+    """The disk is full for a while; the report is written later."""
+    changes, is_full = Changes(), asyncio.Event()
 
     def changed(states: list[ProcessState]) -> None:
         if is_full.is_set():
             raise OSError(errno.ENOSPC, "No space left on device")
-        told(states)
+        changes(states)
 
     supervisor = Supervisor(changed)
     await supervisor.start([Script(tmp_path, "one")])
@@ -119,23 +121,23 @@ async def test_a_process_comes_back_though_its_state_cannot_be_written_down(tmp_
     first = one.pid
     is_full.set()
     os.kill(first or 0, signal.SIGKILL)
-    async with asyncio.timeout(30):
-        while one.restarts < 1 or one.condition is not Condition.RUNNING:  # noqa: ASYNC110 - nobody can be told
+    async with asyncio.timeout(HANGS_S):
+        while one.restarts < 1 or one.condition is not Condition.RUNNING:  # noqa: ASYNC110 - there is no event to await
             await asyncio.sleep(0.05)
-    told.seen.clear()
+    changes.seen.clear()
     is_full.clear()
-    await told.until_told("one", Condition.RUNNING)
+    await changes.wait_for("one", Condition.RUNNING)
     assert one.pid not in (None, first)
     await supervisor.stop()
 
 
-async def test_a_restarted_process_is_given_all_the_time_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_restarted_process_has_no_start_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     slow_when_restarted = "import os, sys, time\nif os.path.exists(sys.argv[2]): time.sleep(1)\n"
     slow_when_restarted += "open(sys.argv[2], 'a').close()\n" + STAY
     changes = Changes()
     supervisor = Supervisor(changes)
     await supervisor.start([Script(tmp_path, "slow", slow_when_restarted, (str(tmp_path / "been here"),))])
-    monkeypatch.setattr(servers, "PATIENCE", 0.1)
+    monkeypatch.setattr(embedded, "PATIENCE", 0.1)
     (slow,) = supervisor.states
     os.kill(slow.pid or 0, signal.SIGKILL)
     await changes.until(slow, Condition.RUNNING, restarts=1)
@@ -143,7 +145,7 @@ async def test_a_restarted_process_is_given_all_the_time_it_needs(tmp_path: Path
     await supervisor.stop()
 
 
-async def test_the_last_phase_is_stopped_first(tmp_path: Path):
+async def test_last_group_is_stopped_first(tmp_path: Path):
     ends = tmp_path / "ends"
     supervisor = Supervisor(lambda _: None)
     for name in ("server", "api", "agent"):
@@ -152,16 +154,16 @@ async def test_the_last_phase_is_stopped_first(tmp_path: Path):
     assert ends.read_text().split() == ["agent", "api", "server"]
 
 
-async def test_a_first_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path):
+async def test_failed_first_start_reports_the_reason_and_leaves_no_process(tmp_path: Path):
     supervisor = Supervisor(lambda _: None)
     broken = Script(tmp_path, "broken", "import sys; sys.exit('error: no luck today')")
     with pytest.raises(StackError, match=r"broken ended with exit code 1 .*no luck today"):
         await supervisor.start([Script(tmp_path, "fine"), broken])
     await supervisor.stop()
-    assert not [child for child in psutil.Process().children(recursive=True) if str(tmp_path) in words_of(child)]
+    assert not [child for child in psutil.Process().children(recursive=True) if str(tmp_path) in command_line(child)]
 
 
-async def test_a_process_that_does_not_want_to_stop_is_killed_with_what_it_started(tmp_path: Path):
+async def test_process_that_ignores_the_stop_signal_is_killed_with_its_children(tmp_path: Path):
     stubborn = "import signal, sys, subprocess\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     stubborn += "child = subprocess.Popen(['sleep', '600'])\nopen(sys.argv[1], 'w').write(str(child.pid))\n"
     stubborn += "while True: signal.pause()\n"
@@ -172,7 +174,7 @@ async def test_a_process_that_does_not_want_to_stop_is_killed_with_what_it_start
     assert_ends(grandchild)
 
 
-def test_a_killed_parent_takes_every_child_with_it(tmp_path: Path):
+def test_children_end_with_a_killed_parent(tmp_path: Path):
     parent = subprocess.Popen(
         [sys.executable, "-m", "tests.stack.parent", str(tmp_path)],
         stdout=subprocess.PIPE,
@@ -188,9 +190,9 @@ def test_a_killed_parent_takes_every_child_with_it(tmp_path: Path):
     assert_ends(*children)
 
 
-def test_a_child_that_outlived_a_killed_up_is_ended_by_the_next_one(tmp_path: Path):
+def test_next_up_ends_leftover_children_of_a_killed_up(tmp_path: Path):
     with subprocess.Popen(["sleep", "600"]) as left, subprocess.Popen(["sleep", "600"]) as foreign:
-        born = record.birth(left.pid)
+        born = record.start_time(left.pid)
         states = [
             ProcessState("left", Condition.RUNNING, pid=left.pid, born=born),
             ProcessState("number given to somebody else", Condition.RUNNING, pid=foreign.pid, born=1.0),
@@ -202,33 +204,33 @@ def test_a_child_that_outlived_a_killed_up_is_ended_by_the_next_one(tmp_path: Pa
         foreign.kill()
 
 
-def test_a_process_that_is_gone_is_not_told_as_running(tmp_path: Path):
-    """What is written down may be old: the disk was full when it died."""
+def test_ended_process_is_not_reported_as_running(tmp_path: Path):
+    """The record may be stale: the disk was full when the process died."""
     with subprocess.Popen(["true"]) as gone:
         gone.wait()
     ours = os.getpid()
     states = [
         ProcessState("gone", Condition.RUNNING, pid=gone.pid, born=1.0),
-        ProcessState("here", Condition.RUNNING, pid=ours, born=record.birth(ours)),
+        ProcessState("here", Condition.RUNNING, pid=ours, born=record.start_time(ours)),
         ProcessState("between", Condition.RESTARTING, restarts=3, last_words="exit code 1"),
     ]
     record.write(tmp_path / "processes.json", states)
-    told = record.observed(tmp_path / "processes.json")
-    conditions = [process.condition for process in told]
+    states = record.read_current(tmp_path / "processes.json")
+    conditions = [process.condition for process in states]
     assert conditions == [Condition.RESTARTING, Condition.RUNNING, Condition.RESTARTING]
-    assert (told[0].pid, told[2].last_words) == (None, "exit code 1")
+    assert (states[0].pid, states[2].last_words) == (None, "exit code 1")
 
 
-def test_states_are_written_down_in_place_when_there_is_no_room_for_a_new_file(tmp_path: Path):
+def test_states_are_overwritten_in_place_on_a_full_disk(tmp_path: Path):
     path = tmp_path / "processes.json"
     record.write(path, [ProcessState("one")])
-    (tmp_path / "processes.json.new").mkdir()  # so that no new file can be made
+    (tmp_path / "processes.json.new").mkdir()  # so that no new file can be created
     record.write(path, [ProcessState("one", Condition.RUNNING, restarts=1)])
     assert record.read(path) == [ProcessState("one", Condition.RUNNING, restarts=1)]
 
 
-def words_of(process: psutil.Process) -> list[str]:
-    """How it was called; one that has ended meanwhile says nothing."""
+def command_line(process: psutil.Process) -> list[str]:
+    """Return the command line; empty for a process that has ended."""
     try:
         return process.cmdline()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):

@@ -1,4 +1,4 @@
-"""For what another process does or writes down."""
+"""Waits for an effect of another process."""
 
 import time
 from collections.abc import Callable

@@ -1,11 +1,11 @@
-"""List a folder as `nobody`, started by a root that may not make namespaces; for a test to run."""
+"""Lists a folder as `nobody`, started by root without the permission to create namespaces; a test runs it."""
 
 import asyncio
 import ctypes
 import sys
 from pathlib import Path
 
-from stack.child import Program, User, run_once
+from nodesmith.stack.processes.child import Program, User, run_once
 
 PR_CAPBSET_DROP, CAP_SYS_ADMIN = 24, 21
 NOBODY = 65534

@@ -1,4 +1,4 @@
-"""A clock that stands until it is moved."""
+"""A clock that only the test moves."""
 
 from datetime import UTC, datetime, timedelta
 

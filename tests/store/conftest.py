@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from store.database import Database
-from store.events import EventFeed
-from store.nodes import Nodes
-from store.operations import OperationTable
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.store.operations.events import EventFeed
+from nodesmith.store.operations.operations import OperationTable
 from tests.databases import migrated_template, opened
 from tests.servers import PostgresForTests
 from tests.store.clock import SetClock

@@ -1,4 +1,4 @@
-"""Nodes in the registry, made quickly."""
+"""Helpers that create nodes in the registry."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -6,13 +6,13 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from contracts.messages import Heartbeat
-from contracts.node_http import NodeView, RegisterRequest
-from domain.node import Protocol
-from store.database import Database
-from store.models import NodeRow
-from store.models_inventory import NodeLabelRow
-from store.nodes import Nodes
+from nodesmith.contracts.http.nodes import NodeView, RegisterRequest
+from nodesmith.contracts.nats.messages import Heartbeat
+from nodesmith.domain.node import Protocol
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.store.tables.core import NodeRow
+from nodesmith.store.tables.inventory import NodeLabelRow
 from tests.store.clock import NOON
 
 

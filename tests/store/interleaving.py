@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.util import await_only
 
-from store.database import Database
+from nodesmith.store.database import Database
 
 Change = Callable[[], Awaitable[Any]]
 

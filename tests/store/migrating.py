@@ -1,12 +1,12 @@
-"""A process that waits for a word on its standard input, then migrates and says what it found."""
+"""A process that waits for a line on stdin, then migrates and prints a row count."""
 
 import asyncio
 import sys
 
 from sqlalchemy import text
 
-from store import migrating
-from store.database import Database
+from nodesmith.store import migrating
+from nodesmith.store.database import Database
 
 
 async def main(url: str) -> None:
@@ -20,5 +20,5 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    migrating.upgrade  # noqa: B018 - loaded before the word comes, so that all begin at once
+    migrating.upgrade  # noqa: B018 - loaded before the line arrives, so that all processes start together
     asyncio.run(main(sys.argv[1]))

@@ -1,16 +1,24 @@
-"""Batches on PostgreSQL: an end stays an end, and failed attempts are told with their causes."""
+"""Batches on PostgreSQL: an end is final, and failed attempts are reported with their causes."""
 
 import uuid
 from datetime import timedelta
 
 import pytest
 
-from contracts.batches import BatchInput, BatchState, CloseBatch, Target, Trouble, Verdict, member_op_id
-from contracts.temporal import OperationRequest
-from domain.operation import Reason, State
-from store.batches import Batches
-from store.database import Database
-from store.operations import OperationTable
+from nodesmith.contracts.temporal.batches import (
+    BatchInput,
+    BatchState,
+    CloseBatch,
+    FailureCause,
+    MemberVerdict,
+    Target,
+    member_op_id,
+)
+from nodesmith.contracts.temporal.operations import OperationRequest
+from nodesmith.domain.operation import Reason, State
+from nodesmith.store.database import Database
+from nodesmith.store.operations.batches import Batches
+from nodesmith.store.operations.operations import OperationTable
 from tests.store.clock import NOON
 from tests.store.transitions import a_request, transition
 
@@ -45,10 +53,10 @@ async def failing(operations: OperationTable, request: OperationRequest, *errors
         )
 
 
-async def test_failed_attempts_are_told_with_the_three_most_frequent_causes(
+async def test_message_names_the_three_most_frequent_causes_of_failure(
     batches: Batches, operations: OperationTable
 ) -> None:
-    """Also while the next attempt runs, and when its detail is gone from the row."""
+    """Also while the next attempt runs, when the row no longer has the detail."""
     batch_id, members = await opened(batches, "n1", "n2", "n3", "n4", "n5")
     await failing(operations, members["n1"], "refused", "refused", "too slow")
     await failing(operations, members["n2"], "refused", "node_error")
@@ -59,8 +67,8 @@ async def test_failed_attempts_are_told_with_the_three_most_frequent_causes(
     assert view is not None
     assert (view.failed_attempts, view.failed_nodes) == (7, 4)
     assert view.troubles[:2] == [
-        Trouble(cause="refused", attempts=3, nodes=2),
-        Trouble(cause="too slow", attempts=2, nodes=2),
+        FailureCause(cause="refused", attempts=3, nodes=2),
+        FailureCause(cause="too slow", attempts=2, nodes=2),
     ]
     assert len(view.troubles) == 3
     told = "7 failed attempts on 4 nodes: 3 x refused (2 nodes), 2 x too slow (2 nodes), 1 x "
@@ -70,7 +78,7 @@ async def test_failed_attempts_are_told_with_the_three_most_frequent_causes(
     assert detail.message == view.message
 
 
-async def test_a_bare_reason_is_told_in_words_and_gave_up_counts_its_last_attempt(
+async def test_reason_code_becomes_a_sentence_and_the_last_attempt_counts(
     batches: Batches, operations: OperationTable
 ) -> None:
     batch_id, members = await opened(batches, "n1")
@@ -79,11 +87,11 @@ async def test_a_bare_reason_is_told_in_words_and_gave_up_counts_its_last_attemp
     await operations.record(gave_up.model_copy(update={"detail": "attempt 2: node_error", "ended_at": NOON}))
     view = await batches.find(batch_id)
     assert view is not None
-    assert view.troubles == [Trouble(cause="the node reported an error", attempts=2, nodes=1)]
+    assert view.troubles == [FailureCause(cause="the node reported an error", attempts=2, nodes=1)]
     assert view.message.endswith("2 failed attempts on 1 node: 2 x the node reported an error (1 node)")
 
 
-async def test_a_batch_without_failures_tells_none(batches: Batches) -> None:
+async def test_batch_without_failures_reports_none(batches: Batches) -> None:
     batch_id, _ = await opened(batches, "n1")
     view = await batches.find(batch_id)
     assert view is not None
@@ -98,7 +106,7 @@ async def test_failed_attempts_are_counted_by_operation(batches: Batches, operat
     assert await batches.failed_attempts(op_ids) == {members["n1"].op_id: 2}
 
 
-async def test_an_end_stays_an_end(batches: Batches) -> None:
+async def test_ended_batch_is_final(batches: Batches) -> None:
     batch_id, _ = await opened(batches, "n1")
     later = NOON + timedelta(seconds=1)
     assert not await batches.has_ended(batch_id)
@@ -114,14 +122,35 @@ async def test_an_end_stays_an_end(batches: Batches) -> None:
     assert batch_id not in await batches.open_ids()
 
 
-async def test_an_operation_that_is_there_was_started_whatever_the_repair_wrote(
+async def test_existing_operation_overrides_the_verdict_of_a_repair(
     batches: Batches, operations: OperationTable
 ) -> None:
-    """A worker may admit a member in the instant in which the repair ends its batch."""
+    """A worker may admit a member while the repair ends its batch."""
     batch_id, members = await opened(batches, "n1", "n2")
     await batches.end_outside(batch_id, detail="gone", at=NOON)
     await operations.record(transition(members["n1"], State.RUNNING))
     view = await batches.find(batch_id)
     assert view is not None
     assert view.counts == {"running": 1, "not_started": 1}
-    assert [member.state for member in await batches.members(batch_id)] == [State.RUNNING, Verdict.NOT_STARTED]
+    assert [member.state for member in await batches.members(batch_id)] == [State.RUNNING, MemberVerdict.NOT_STARTED]
+
+
+async def test_batch_end_is_accepted_when_the_api_clock_is_ahead(batches: Batches) -> None:
+    """`created_at` uses the API's clock and the end Temporal's: the first may be minutes ahead."""
+    batch_id, _ = await opened(batches, "n1")
+    earlier = NOON - timedelta(minutes=5)
+    await batches.close(CloseBatch(batch_id=batch_id, state=BatchState.COMPLETED, at=earlier))
+    view = await batches.find(batch_id)
+    assert view is not None
+    assert (view.state, view.ended_at) == (BatchState.COMPLETED, earlier)
+
+
+async def test_batch_end_is_accepted_after_the_temporal_clock_was_set_back(batches: Batches) -> None:
+    """Otherwise the repair would end a completed batch as one whose run is gone."""
+    batch_id, _ = await opened(batches, "n1")
+    await batches.close(CloseBatch(batch_id=batch_id, state=BatchState.PAUSED, at=NOON))
+    earlier = NOON - timedelta(minutes=5)
+    await batches.close(CloseBatch(batch_id=batch_id, state=BatchState.COMPLETED, at=earlier))
+    view = await batches.find(batch_id)
+    assert view is not None
+    assert (view.state, view.ended_at) == (BatchState.COMPLETED, earlier)

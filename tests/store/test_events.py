@@ -1,4 +1,4 @@
-"""The event feed: numbers without gaps for a reader that follows."""
+"""The event feed: a reader that follows by id misses no event."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,10 +7,10 @@ from contextlib import aclosing
 import psycopg
 import pytest
 
-from domain.operation import State
-from store.database import Database
-from store.events import EventFeed
-from store.operations import OperationTable
+from nodesmith.domain.operation import State
+from nodesmith.store.database import Database
+from nodesmith.store.operations.events import EventFeed
+from nodesmith.store.operations.operations import OperationTable
 from tests.servers import PostgresForTests
 from tests.store.transitions import a_request, transition
 
@@ -23,12 +23,12 @@ SLOW_COMMITS = """
     CREATE CONSTRAINT TRIGGER dawdle AFTER INSERT ON operation_events
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION dawdle();
 """
-"""Some writers take long between their number and their commit: without the lock others overtake them."""
+"""Some writers take long between event id and commit: without the lock others would overtake them."""
 
 
 @pytest.fixture
 async def slow_database(postgres_server: PostgresForTests, template: str) -> AsyncIterator[Database]:
-    """Many transactions open at once, and commits that overtake each other if they can."""
+    """Many concurrent transactions, whose commits overtake each other if they can."""
     url = await postgres_server.create_database(template=template)
     async with await psycopg.AsyncConnection.connect(url) as connection:
         await connection.execute(SLOW_COMMITS)
@@ -38,7 +38,7 @@ async def slow_database(postgres_server: PostgresForTests, template: str) -> Asy
 
 
 async def follow(feed: EventFeed, since: int, count: int) -> list[int]:
-    """Read as the event stream does: only what is newer than the last number seen."""
+    """Read like the event stream: only events after the last seen id."""
     seen: list[int] = []
     while len(seen) < count:
         seen += [event.id for event in await feed.after(seen[-1] if seen else since, limit=1000)]
@@ -91,7 +91,7 @@ async def test_listening_goes_on_after_the_server_ended_the_connection(
     async with aclosing(EventFeed(database, tick_s=3600).wakeups()) as wakeups:
         await anext(wakeups)
         await end_listeners(database_url)
-        await asyncio.wait_for(anext(wakeups), 10)  # lost: there may be news
+        await asyncio.wait_for(anext(wakeups), 10)  # connection lost: there may be new events
         await asyncio.wait_for(anext(wakeups), 10)  # listens again
         await operations.record(transition(a_request(), State.RUNNING))
         await asyncio.wait_for(anext(wakeups), 10)

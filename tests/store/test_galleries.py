@@ -1,14 +1,15 @@
 """Galleries and uploads in PostgreSQL."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from contracts.galleries import FreshIndex, GalleryRequest, UploadView
-from domain.errors import GalleryExists, UploadExists
-from store.database import Database
-from store.galleries import GalleryTable, UploadTable
+from nodesmith.contracts.http.galleries import FreshIndex, GalleryRequest, IndexProof, UploadView
+from nodesmith.domain.errors import GalleryExists, UploadExists
+from nodesmith.domain.trust import GalleryPolicy
+from nodesmith.store.catalogue.galleries import GalleryTable, UploadTable
+from nodesmith.store.database import Database
 from tests.store.clock import SetClock
 
 FRESH = FreshIndex("https://files.invalid/a", '"v1"', "- name: a", {})
@@ -56,6 +57,32 @@ async def test_a_failure_keeps_the_copy_and_an_unchanged_answer_too(galleries: G
     assert await galleries.state() == before
     await galleries.refreshed("kept", FreshIndex(FRESH.source, '"v2"', "- name: b", {}))
     assert await galleries.state() != before
+
+
+def proven(version: int, *, root: int = 1) -> FreshIndex:
+    proof = IndexProof(root, version, datetime.now(UTC), {"root": f"{root}"}, 1, "a" * 64)
+    return FreshIndex(FRESH.source, "", f"- name: v{version}", {}, proof)
+
+
+async def test_of_two_readings_at_once_the_older_signed_index_never_wins(galleries: GalleryTable) -> None:
+    await galleries.add(asked("signed"), proven(2), by="ada")
+    for fresh, kept in ((proven(3), 3), (proven(2), 3), (proven(1, root=2), 1), (proven(9), 1)):
+        await galleries.refreshed("signed", fresh)
+        copy = (await galleries.copies("signed"))[0]
+        assert (copy.index_version, copy.content) == (kept, f"- name: v{kept}")
+    view = next(view for view in await galleries.list() if view.name == "signed")
+    assert (view.index_version, view.policy, view.signed_index) == (1, "digest", False)
+
+
+async def test_trust_is_replaced_together_with_what_was_read_under_it(galleries: GalleryTable) -> None:
+    await galleries.add(asked("trust"), proven(5), by="ada")
+    before = await galleries.state()
+    request = asked("trust").model_copy(update={"policy": GalleryPolicy.SIGNED, "keys": ["k"], "root": "{}"})
+    await galleries.trust(request, proven(1))
+    assert await galleries.state() != before
+    copy = (await galleries.copies("trust"))[0]
+    assert copy.request == request
+    assert (copy.index_version, copy.metadata) == (1, {"root": "1"})
 
 
 async def test_of_many_replicas_one_reads_a_gallery_again(galleries: GalleryTable, clock: SetClock) -> None:

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from contracts.batches import BatchInput, BatchState, CloseBatch, Target, member_op_id
-from contracts.operation_http import OperationFilter
-from domain.errors import InvalidRequest
-from domain.operation import OPEN, Reason, State
-from store.batches import Batches
-from store.database import Database
-from store.events import EventFeed
-from store.history import History
-from store.operations import OperationTable
+from nodesmith.contracts.http.operations import OperationFilter
+from nodesmith.contracts.temporal.batches import BatchInput, BatchState, CloseBatch, Target, member_op_id
+from nodesmith.domain.errors import InvalidRequest
+from nodesmith.domain.operation import OPEN, Reason, State
+from nodesmith.store.database import Database
+from nodesmith.store.operations.batches import Batches
+from nodesmith.store.operations.events import EventFeed
+from nodesmith.store.operations.history import History
+from nodesmith.store.operations.operations import OperationTable
 from tests.store.clock import NOON, SetClock
 from tests.store.transitions import a_request, transition
 
@@ -32,7 +32,9 @@ async def ended(operations: OperationTable, state: State = State.SUCCEEDED, *, a
     return request.op_id
 
 
-async def test_pages_tell_each_end_once_the_newest_first(operations: OperationTable, history: History) -> None:
+async def test_history_pages_contain_each_operation_once_newest_first(
+    operations: OperationTable, history: History
+) -> None:
     mine = OperationFilter(node="paged")
     written = [await ended(operations, at=at, node_id="paged") for at in (3, 1, 2, 2, 5)]
     await ended(operations, State.RUNNING, node_id="paged")
@@ -91,7 +93,7 @@ async def test_clearing_hides_what_is_settled_and_keeps_what_needs_attention(
 async def test_old_operations_are_purged_with_their_story_and_young_ones_stay(
     operations: OperationTable, history: History, feed: EventFeed
 ) -> None:
-    """H33: what ended is kept for a while, then it goes by itself."""
+    """H33: ended operations are purged after their retention time."""
     days = 86400.0
     old, young = [await ended(operations, at=at, node_id="kept") for at in (-100 * days, -10 * days)]
     running = await ended(operations, State.RUNNING, at=-100 * days, node_id="kept")
@@ -140,6 +142,6 @@ async def test_dismissing_many_concerns_only_what_ended_badly(operations: Operat
     failed = await ended(operations, State.DEAD_LETTER, node_id="swept")
     running = await ended(operations, State.RUNNING, node_id="swept")
     assert [view.op_id for view in await history.undismissed(OperationFilter(node="swept"), limit=9)] == [failed]
-    assert [view.op_id for view in await history.open_ones(OperationFilter(node="swept"), limit=9)] == [running]
+    assert [view.op_id for view in await history.list_open(OperationFilter(node="swept"), limit=9)] == [running]
     assert await history.dismiss([failed, running, "nobody"]) == {failed}
     assert await history.undismissed(OperationFilter(node="swept"), limit=9) == []

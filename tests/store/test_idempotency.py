@@ -1,14 +1,14 @@
-"""One key of one caller is one request; keys live for a week."""
+"""Idempotency keys: one key of one caller identifies one request, for a week."""
 
 import asyncio
 from datetime import timedelta
 
 from sqlalchemy import text
 
-from domain.idempotency import Claim
-from store.database import Database
-from store.history import History
-from store.idempotency import REMEMBERED_FOR, IdempotencyKeys
+from nodesmith.domain.idempotency import KeyClaim
+from nodesmith.store.database import Database
+from nodesmith.store.operations.history import History
+from nodesmith.store.operations.idempotency import KEY_LIFETIME, IdempotencyKeys
 from tests.store.clock import NOON
 
 
@@ -19,7 +19,7 @@ async def aged(database: Database, key: str, age: str) -> None:
 
 
 def test_keys_live_for_seven_days() -> None:
-    assert timedelta(days=7) == REMEMBERED_FOR
+    assert timedelta(days=7) == KEY_LIFETIME
 
 
 async def test_first_of_many_writers_wins_and_all_read_its_id(database: Database) -> None:
@@ -35,10 +35,10 @@ async def test_a_start_is_noted_once_and_only_for_its_own_id(database: Database)
     keys = IdempotencyKeys(database)
     await keys.claim("ann", "k3", digest="d", op_id="op-1")
     await keys.note("ann", "k3", op_id="op-0", job_id="wrong")
-    assert await keys.find("ann", "k3") == Claim("d", "op-1")
+    assert await keys.find("ann", "k3") == KeyClaim("d", "op-1")
     await keys.note("ann", "k3", op_id="op-1", job_id="job-1")
     await keys.note("ann", "k3", op_id="op-1", job_id="job-2")
-    assert await keys.claim("ann", "k3", digest="d", op_id="op-2") == Claim("d", "op-1", "job-1")
+    assert await keys.claim("ann", "k3", digest="d", op_id="op-2") == KeyClaim("d", "op-1", "job-1")
 
 
 async def test_keys_belong_to_their_caller(database: Database) -> None:
@@ -56,8 +56,8 @@ async def test_an_expired_key_is_free_again(database: Database) -> None:
     await aged(database, "old", "169 hours")
     await aged(database, "younger", "167 hours")
     assert await keys.find("ann", "old") is None
-    assert await keys.claim("ann", "old", digest="new", op_id="op-3") == Claim("new", "op-3", is_new=True)
-    assert await keys.claim("ann", "younger", digest="d", op_id="op-4") == Claim("d", "op-younger", "op-younger")
+    assert await keys.claim("ann", "old", digest="new", op_id="op-3") == KeyClaim("new", "op-3", is_new=True)
+    assert await keys.claim("ann", "younger", digest="d", op_id="op-4") == KeyClaim("d", "op-younger", "op-younger")
 
 
 async def test_expired_keys_are_purged(database: Database) -> None:

@@ -1,4 +1,4 @@
-"""The copies of the nodes' lists, and when they may be wrong."""
+"""Copies of the nodes' lists, and when they are stale."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from contracts.messages import Heartbeat, Installed
-from domain.operation import State
-from domain.selector import parse
-from store.database import Database
-from store.inventory import LONGEST_AGE, InventoryTable
-from store.models import NodeRow
-from store.nodes import Nodes
-from store.operations import OperationTable
+from nodesmith.contracts.nats.messages import Heartbeat, Installed
+from nodesmith.domain.operation import State
+from nodesmith.domain.selector import parse
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.inventory import LONGEST_AGE, InventoryTable
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.store.operations.operations import OperationTable
+from nodesmith.store.tables.core import NodeRow
 from tests.databases import opened
 from tests.servers import PostgresForTests
 from tests.store.clock import NOON, SetClock
@@ -34,7 +34,7 @@ ECHO = Installed(
 
 @pytest.fixture
 async def database(postgres_server: PostgresForTests, template: str) -> AsyncIterator[Database]:
-    """Its own: these tests look at the whole fleet."""
+    """A separate database, because these tests read the whole fleet."""
     async with opened(await postgres_server.create_database(template=template)) as database:
         yield database
 
@@ -49,7 +49,7 @@ def later(seconds: float) -> datetime:
 
 
 async def test_a_list_is_taken_over_whole(nodes: Nodes, inventory: InventoryTable) -> None:
-    """What the node no longer names is gone; a LocalAI worker's entry gets its family from its name."""
+    """Backends that the node no longer lists are deleted; a LocalAI worker's entry gets its family from its name."""
     node = await registered(nodes)
     assert await inventory.copy(node.id) == (None, [])
     bare = Installed(name="localai@Llama-CPP", is_meta=True)
@@ -64,8 +64,11 @@ async def test_a_list_is_taken_over_whole(nodes: Nodes, inventory: InventoryTabl
     assert await inventory.copy(node.id) == (later(2), [])
 
 
-async def test_an_answer_to_an_older_question_changes_nothing(nodes: Nodes, inventory: InventoryTable) -> None:
+async def test_an_answer_to_an_older_question_changes_nothing(
+    nodes: Nodes, inventory: InventoryTable, clock: SetClock
+) -> None:
     node = await registered(nodes)
+    clock.now = later(6)
     await inventory.replace(node.id, [], asked_at=later(5), boot_id="")
     assert not await inventory.replace(node.id, [ECHO], asked_at=NOON, boot_id="")
     assert await inventory.of_node(node.id) == []
@@ -74,7 +77,7 @@ async def test_an_answer_to_an_older_question_changes_nothing(nodes: Nodes, inve
 async def test_inventory_goes_with_its_node_and_does_not_come_back(
     nodes: Nodes, inventory: InventoryTable, database: Database
 ) -> None:
-    """H10: by foreign key; an answer that was under way meanwhile is dropped."""
+    """H10: by foreign key; a reply that arrives after the removal is dropped."""
     node = await registered(nodes)
     await inventory.replace(node.id, [ECHO], asked_at=NOON, boot_id="")
     async with database.session() as session:
@@ -83,19 +86,24 @@ async def test_inventory_goes_with_its_node_and_does_not_come_back(
     assert not await inventory.replace(node.id, [ECHO], asked_at=later(9), boot_id="")
 
 
-async def test_a_copy_may_be_wrong_after_a_boot_an_operation_or_an_hour(
+async def test_copy_is_stale_after_a_boot_an_operation_or_an_hour(
     nodes: Nodes, inventory: InventoryTable, operations: OperationTable, clock: SetClock
 ) -> None:
-    """Derived from facts: whatever was missed when it happened is found at the next look."""
+    """Derived from facts: an event that was missed is found at the next check."""
     node = await healthy(nodes)
 
     async def is_stale() -> bool:
-        return [each.id for each in await inventory.stale(limit=10)] == [node.id]
+        stale = [each.id for each in await inventory.stale(limit=10)] == [node.id]
+        known = await inventory.certain("echo", [node.id])
+        assert known == ({} if stale else {node.id: "sha256:1"}), "an order may name only a digest that is certain"
+        return stale
 
     async def taken(seconds: float) -> None:
+        clock.now = later(seconds)
         current = await nodes.find(node.id)
         assert current is not None
-        await inventory.replace(node.id, [], asked_at=later(seconds), boot_id=current.boot_id)
+        there = [Installed(name="echo", family="echo", digest="sha256:1")]
+        await inventory.replace(node.id, there, asked_at=later(seconds), boot_id=current.boot_id)
         assert not await is_stale()
 
     assert await is_stale()
@@ -116,14 +124,29 @@ async def test_a_copy_may_be_wrong_after_a_boot_an_operation_or_an_hour(
     assert await is_stale()
 
 
+async def test_lists_are_taken_again_after_the_clock_was_set_back(
+    nodes: Nodes, inventory: InventoryTable, clock: SetClock
+) -> None:
+    """Otherwise the copy would seem current until the clock reaches its old time."""
+    node = await registered(nodes)
+    clock.now = later(600)
+    await inventory.replace(node.id, [], asked_at=clock.now, boot_id="")
+    assert await inventory.uncertain([node.id]) == set()
+    clock.now = NOON
+    assert await inventory.uncertain([node.id]) == {node.id}
+    assert await inventory.replace(node.id, [ECHO], asked_at=NOON, boot_id="")
+    assert await inventory.copy(node.id) == (NOON, [ECHO])
+    assert await inventory.uncertain([node.id]) == set()
+
+
 async def test_only_nodes_that_could_answer_are_asked(nodes: Nodes, inventory: InventoryTable) -> None:
     await registered(nodes, approve=False)
-    await registered(nodes)  # never heard
+    await registered(nodes)  # no heartbeat yet
     await healthy(nodes, node_type="agent")
     assert await inventory.stale(limit=10) == []
 
 
-async def test_drift_is_who_has_another_build_than_most(nodes: Nodes, inventory: InventoryTable) -> None:
+async def test_drift_lists_nodes_that_differ_from_the_majority(nodes: Nodes, inventory: InventoryTable) -> None:
     for number, version in enumerate(["2", "2", "2", "1", "3"]):
         node = await registered(nodes, name=f"n{number}", labels={"rack": "1" if number in (1, 2, 3) else "0"})
         build = ECHO.model_copy(update={"version": version, "digest": f"sha256:{version}"})
@@ -139,7 +162,7 @@ async def test_drift_is_who_has_another_build_than_most(nodes: Nodes, inventory:
 
 
 async def test_hot_questions_use_an_index(operations: OperationTable, database: Database) -> None:
-    """Who has a backend, and whether an operation ended since."""
+    """Which nodes have a backend, and whether an operation ended since."""
     await operations.record(transition(a_request(), State.SUCCEEDED))
     async with database.session() as session:
         await session.execute(

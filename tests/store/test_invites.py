@@ -1,14 +1,14 @@
-"""An invite admits as many as it was made for, until its time is over; the last use is never shared."""
+"""An invite admits its number of nodes until it expires; the last use is never shared."""
 
 import asyncio
 from datetime import timedelta
 
 import pytest
 
-from contracts.access import InviteRequest, InviteView
-from domain.errors import InviteSpent, NodesmithError, NotSignedIn
-from store.database import Database
-from store.invites import Invites
+from nodesmith.contracts.http.access import InviteRequest, InviteView
+from nodesmith.domain.errors import InviteSpent, NodesmithError, NotSignedIn
+from nodesmith.store.access.invites import Invites
+from nodesmith.store.database import Database
 from tests.store.clock import SetClock
 
 
@@ -26,21 +26,19 @@ async def used(invites: Invites, invite: InviteView) -> int:
     return next(each.used for each in await invites.list() if each.id == invite.id)
 
 
-async def test_of_many_at_once_as_many_join_as_it_was_made_for(invites: Invites, clock: SetClock) -> None:
+async def test_concurrent_joins_do_not_exceed_the_uses_of_an_invite(invites: Invites, clock: SetClock) -> None:
     invite = await new_invite(invites, clock, "crowd", uses=3)
 
     tries = (invites.redeem("crowd", node_name=f"node-{number}", machine_id="m") for number in range(8))
     answers = await asyncio.gather(*tries, return_exceptions=True)
     refusals = [answer for answer in answers if isinstance(answer, InviteSpent)]
     assert (len(answers) - len(refusals), len(refusals)) == (3, 5)
-    assert {refusal.message for refusal in refusals} == {
-        "This invite was used 3 times already, and that is all it was made for."
-    }
+    assert {refusal.message for refusal in refusals} == {"This invite has been used 3 times, which is its limit."}
     assert await used(invites, invite) == 3
 
 
 async def test_a_node_that_asks_again_is_not_counted_again(invites: Invites, clock: SetClock) -> None:
-    """The answer to its first registration may have got lost."""
+    """The reply to its first registration may have been lost."""
     invite = await new_invite(invites, clock, "lost-answer")
     _, first = await invites.redeem("lost-answer", node_name="n", machine_id="m")
     _, again = await invites.redeem("lost-answer", node_name="n", machine_id="m")
@@ -49,11 +47,11 @@ async def test_a_node_that_asks_again_is_not_counted_again(invites: Invites, clo
         await invites.redeem("lost-answer", node_name="n", machine_id="another")
 
 
-async def test_what_was_given_back_is_free_again(invites: Invites, clock: SetClock) -> None:
+async def test_released_use_is_available_again(invites: Invites, clock: SetClock) -> None:
     invite = await new_invite(invites, clock, "back")
     await invites.redeem("back", node_name="n", machine_id="m")
     for _ in range(2):
-        await invites.give_back(invite.id, node_name="n", machine_id="m")
+        await invites.release_use(invite.id, node_name="n", machine_id="m")
     assert await used(invites, invite) == 0
     await invites.redeem("back", node_name="other", machine_id="m")
 

@@ -1,4 +1,4 @@
-"""Labels: who says what, and selectors in SQL."""
+"""Labels: their sources, overrides, and selectors in SQL."""
 
 import asyncio
 from typing import Any
@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select, text
 
-from contracts.messages import Heartbeat, Resources
-from domain.errors import InvalidRequest, UnknownNode
-from domain.selector import Operator, Requirement, Selector, parse
-from store.database import Database
-from store.labels import Labels, selector_condition
-from store.models import NodeRow
-from store.models_inventory import NodeLabelRow
-from store.nodes import Nodes
-from store.overrides import Overrides
+from nodesmith.contracts.nats.messages import Heartbeat, Resources
+from nodesmith.domain.errors import InvalidRequest, UnknownNode
+from nodesmith.domain.selector import Operator, Requirement, Selector, parse
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.labels import Labels, selector_condition
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.store.nodes.overrides import Overrides
+from nodesmith.store.tables.core import NodeRow
+from nodesmith.store.tables.inventory import NodeLabelRow
 from tests.store.clock import NOON
 from tests.store.fleet import a_node, fill, registered
 
@@ -35,7 +35,7 @@ def overrides(database: Database) -> Overrides:
 
 
 async def test_a_replace_loses_neither_automatic_labels_nor_the_nodes_own(nodes: Nodes, labels: Labels) -> None:
-    """H35, R54, R77: PUT replaces what the admin said, and nothing else."""
+    """H35, R54, R77: PUT replaces the admin's labels, and nothing else."""
     node = await registered(nodes, labels={"zone": "a", "node.replica-slots": "9"}, **GPU)
     await labels.replace(node.id, {"tier": "gold"})
     automatic = {"gpu.vendor": "nvidia", "gpu.vram": "24GB", "node.name": node.name, "node.replica-slots": "1"}
@@ -45,7 +45,7 @@ async def test_a_replace_loses_neither_automatic_labels_nor_the_nodes_own(nodes:
 
 
 async def test_a_client_may_send_back_what_it_read(nodes: Nodes, labels: Labels) -> None:
-    """H35: what is unchanged stays with whoever said it."""
+    """H35: an unchanged label keeps its source."""
     node = await registered(nodes, labels={"zone": "a"}, **GPU)
     read = await labels.of_node(node.id)
     assert await labels.replace(node.id, {**read, "team": "x"}) == {**read, "team": "x"}
@@ -54,8 +54,8 @@ async def test_a_client_may_send_back_what_it_read(nodes: Nodes, labels: Labels)
     assert (view.labels["zone"], view.labels["team"], "gpu.vram" in view.labels) == ("b", "x", False)
 
 
-async def test_an_admins_label_outlives_the_nodes_and_hands_back(nodes: Nodes, labels: Labels) -> None:
-    """R53, R55, R90: an override survives registration; taken back, the node's own word counts at once."""
+async def test_admin_label_overrides_the_nodes_until_removed(nodes: Nodes, labels: Labels) -> None:
+    """R53, R55, R90: an override survives registration; once removed, the node's own value applies at once."""
     node = await registered(nodes, labels={"zone": "a"})
     assert (await labels.merge(node.id, {"zone": "z"}))["zone"] == "z"
     again = a_node(name=node.name, labels={"zone": "b"})
@@ -64,7 +64,7 @@ async def test_an_admins_label_outlives_the_nodes_and_hands_back(nodes: Nodes, l
     assert (await labels.remove(node.id, "zone"))["zone"] == "b"
 
 
-async def test_what_a_node_stops_saying_is_gone(nodes: Nodes, labels: Labels) -> None:
+async def test_label_is_deleted_when_the_node_no_longer_reports_it(nodes: Nodes, labels: Labels) -> None:
     node = await registered(nodes, labels={"zone": "a", "rack": "1"})
     await labels.merge(node.id, {"rack": "2"})
     view = await nodes.upsert(a_node(name=node.name), now=NOON, credential_hash=None, approve=False)
@@ -89,7 +89,7 @@ async def test_removing_what_is_not_there_is_no_error_but_the_nodes_own_label_is
     node = await registered(nodes, labels={"zone": "a"})
     before = await labels.of_node(node.id)
     assert await labels.remove(node.id, "nothing") == before
-    with pytest.raises(InvalidRequest, match="zone: the node says this of itself"):
+    with pytest.raises(InvalidRequest, match="zone: the node reports this label itself"):
         await labels.remove(node.id, "zone")
     with pytest.raises(UnknownNode):
         await labels.merge("nobody", {"a": "b"})
@@ -116,7 +116,7 @@ async def test_labels_go_with_their_node(nodes: Nodes, labels: Labels, database:
 
 
 async def test_a_node_that_lost_its_gpu_shows_it(nodes: Nodes) -> None:
-    """H37: a registration is the whole report; zero and nothing overwrite."""
+    """H37: a registration is a complete report; zero and missing values overwrite."""
     node = await registered(nodes, **GPU)
     assert node.labels["gpu.vram"] == "24GB"
     bare = a_node(name=node.name, gpu_vendor="", total_vram=0, available_vram=0)
@@ -133,8 +133,8 @@ async def test_a_gpu_that_is_lost_or_found_between_registrations_shows_in_the_la
 
     async def after(**resources: Any) -> set[str]:
         await nodes.heartbeats([Heartbeat(node_id=node.id, resources=Resources(**resources))], NOON)
-        await labels.follow_facts()
-        assert await labels.follow_facts() == 0
+        await labels.update_automatic()
+        assert await labels.update_automatic() == 0
         return {"gpu.vendor", "gpu.vram"} & set(await labels.of_node(node.id))
 
     assert await after(total_vram=0) == {"gpu.vendor"}
@@ -143,7 +143,7 @@ async def test_a_gpu_that_is_lost_or_found_between_registrations_shows_in_the_la
     assert (await labels.of_node(node.id))["gpu.vendor"] == "amd"
 
 
-async def test_cap_of_an_admin_outlives_registration_and_can_be_handed_back(nodes: Nodes, overrides: Overrides) -> None:
+async def test_replica_override_survives_registration_until_removed(nodes: Nodes, overrides: Overrides) -> None:
     """R73, R74, R90, R14d: the label follows."""
     node = await registered(nodes, max_replicas_per_model=2)
 
@@ -165,8 +165,8 @@ async def test_cap_of_an_admin_outlives_registration_and_can_be_handed_back(node
         await overrides.max_replicas("nobody", 1)
 
 
-async def test_budget_caps_what_is_available_and_not_what_there_is(nodes: Nodes, overrides: Overrides) -> None:
-    """R90: an admin's budget outlives registration, an empty one is a word too; handed back, the node's counts."""
+async def test_budget_limits_available_vram_and_not_total_vram(nodes: Nodes, overrides: Overrides) -> None:
+    """R90: an admin's budget survives registration, also an empty one; once removed, the node's applies."""
     node = await registered(nodes, vram_budget="50%", **GPU)
     assert (node.vram_budget_bytes, node.available_vram, node.total_vram) == (12 * GIB, 8 * GIB, 24 * GIB)
 

@@ -1,4 +1,4 @@
-"""Removing a node takes along what hangs on it, all or nothing; history stays."""
+"""Removing a node deletes its dependent rows, all or nothing; history stays."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy import insert, text
 
-from contracts.messages import StopWhy
-from domain.errors import NodesmithError
-from domain.operation import State
-from store.database import Database
-from store.life import NodeLife
-from store.models import Base
-from store.nodes import Nodes
-from store.operations import OperationTable
+from nodesmith.contracts.nats.messages import StopWhy
+from nodesmith.domain.errors import NodesmithError
+from nodesmith.domain.operation import State
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.store.operations.operations import OperationTable
+from nodesmith.store.tables.core import Base
 from tests.store.clock import NOON
 from tests.store.test_nodes import a_node, registered
 from tests.store.transitions import a_request, transition
@@ -40,7 +40,7 @@ def tables_below_nodes() -> dict[str, str]:
 
 
 async def fill(database: Database, node_id: str) -> None:
-    """One row in every table that hangs on a node."""
+    """One row in every table that depends on a node."""
     async with database.session() as session:
         for name, reference in tables_below_nodes().items():
             table = Base.metadata.tables[name]
@@ -59,7 +59,7 @@ async def count(database: Database, node_id: str) -> int:
 
 
 async def test_every_table_below_a_node_goes_with_it_and_history_does_not(database: Database) -> None:
-    """R9 (superseded by H10): the database itself cascades; nothing that tells of the past refers to a node."""
+    """R9 (superseded by H10): the database cascades; history tables do not reference a node."""
     async with database.session() as session:
         keys = await session.execute(
             text(
@@ -109,7 +109,7 @@ async def undeletable(database: Database) -> AsyncIterator[None]:
 
 @pytest.mark.usefixtures("undeletable")
 async def test_a_removal_that_fails_changes_nothing(database: Database, life: NodeLife, nodes: Nodes) -> None:
-    """H44: never half of it."""
+    """H44: all or nothing."""
     node_id = (await nodes.upsert(a_node(), now=NOON, credential_hash="stays", approve=True)).id
     await fill(database, node_id)
     before = await count(database, node_id)
@@ -132,7 +132,7 @@ async def test_a_retired_credential_says_why(life: NodeLife, nodes: Nodes) -> No
 
 
 async def test_of_many_approvals_at_once_one_is_given(nodes: Nodes) -> None:
-    """R16: the test is inside the UPDATE's WHERE."""
+    """R16: the check is in the WHERE of the UPDATE."""
     node_id = await registered(nodes, a_node(), approve=False)
     given = await asyncio.gather(*(nodes.approve(node_id, now=NOON) for _ in range(5)))
     assert given.count(True) == 1

@@ -11,10 +11,10 @@ from alembic import command
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from domain.operation import TRANSITIONS, State
-from store.database import HEAD, Database
-from store.migrating import alembic_config
-from store.models import Base
+from nodesmith.domain.operation import TRANSITIONS, State
+from nodesmith.store.database import HEAD, Database
+from nodesmith.store.migrating import alembic_config
+from nodesmith.store.tables.core import Base
 from tests.databases import opened
 from tests.servers import PostgresForTests
 
@@ -89,7 +89,7 @@ async def test_ten_at_once_migrate_an_empty_database(postgres_server: PostgresFo
 
 
 async def a_process(url: str) -> asyncio.subprocess.Process:
-    """Ready to migrate, and waiting for the word."""
+    """Start a process that is ready to migrate and waits for a line."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.store.migrating", url, stdin=PIPE, stdout=PIPE
     )

@@ -5,14 +5,14 @@ from datetime import timedelta
 
 import pytest
 
-from contracts.messages import Heartbeat, Installed
-from domain.errors import InvalidRequest
-from domain.node import NodeStatus
-from domain.selector import parse
-from store.database import Database
-from store.inventory import InventoryTable
-from store.node_list import NodeList, NodeQuery
-from store.nodes import Nodes
+from nodesmith.contracts.nats.messages import Heartbeat, Installed
+from nodesmith.domain.errors import InvalidRequest
+from nodesmith.domain.node import NodeStatus
+from nodesmith.domain.selector import parse
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.inventory import InventoryTable
+from nodesmith.store.nodes.node_list import NodeList, NodeQuery
+from nodesmith.store.nodes.nodes import Nodes
 from tests.databases import opened
 from tests.servers import PostgresForTests
 from tests.store.clock import NOON, SetClock
@@ -21,7 +21,7 @@ from tests.store.fleet import healthy, registered
 
 @pytest.fixture
 async def database(postgres_server: PostgresForTests, template: str) -> AsyncIterator[Database]:
-    """Its own: these tests count."""
+    """A separate database, because these tests count nodes."""
     async with opened(await postgres_server.create_database(template=template)) as database:
         yield database
 
@@ -36,7 +36,7 @@ async def names(listing: NodeList, query: NodeQuery) -> list[str]:
 
 
 async def test_filters_narrow_the_list_down(nodes: Nodes, listing: NodeList, database: Database) -> None:
-    """Status, selector, backend and text, alone and together; each counts what it shows."""
+    """Status, selector, backend and text, alone and combined; the total matches the list."""
     first = await healthy(nodes, name="alpha", labels={"zone": "a"}, address="10.0.0.7:1")
     await healthy(nodes, name="beta", labels={"zone": "b"})
     await registered(nodes, name="gamma_100%", labels={"zone": "a"}, approve=False)
@@ -63,7 +63,7 @@ async def test_filters_narrow_the_list_down(nodes: Nodes, listing: NodeList, dat
 async def test_pages_hold_every_node_once_in_the_order_of_the_list(
     nodes: Nodes, listing: NodeList, clock: SetClock, sort: str
 ) -> None:
-    """R24: also where many nodes are alike, and for those that were never heard."""
+    """R24: also with equal sort keys, and for nodes without a heartbeat."""
     for number in range(7):
         node = await registered(nodes, name=f"n{number * 5 % 7}", approve=number % 2 == 0)
         if number % 3:
@@ -85,7 +85,7 @@ async def test_pages_hold_every_node_once_in_the_order_of_the_list(
 
 
 async def test_pages_stay_right_while_nodes_come(nodes: Nodes, listing: NodeList) -> None:
-    """A node that appears before the page one is at shifts nothing."""
+    """A node that sorts before the current page does not shift it."""
     for name in ("b", "c", "d"):
         await registered(nodes, name=name)
     first = await listing.page(NodeQuery(limit=2))
@@ -94,7 +94,7 @@ async def test_pages_stay_right_while_nodes_come(nodes: Nodes, listing: NodeList
 
 
 @pytest.mark.parametrize("cursor", ["x", "====", "bnVsbA", "W10", "WyJuYW1lIl0", "WyJzdGF0dXMiLCJhIiwiYiJd", "é"])
-async def test_what_is_no_cursor_of_this_list_is_refused(listing: NodeList, cursor: str) -> None:
+async def test_invalid_cursor_of_the_node_list_is_refused(listing: NodeList, cursor: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         await listing.page(NodeQuery(limit=1, cursor=cursor))
     assert refused.value.facts["field"] == "cursor"

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert, select
 
-from contracts.messages import Heartbeat, Resources
-from contracts.node_http import RegisterRequest
-from domain.errors import NameTaken
-from domain.node import NodeFacts, NodeStatus, Protocol, status_of
-from domain.operation import State
-from store.database import Database
-from store.labels import Labels
-from store.models import HeartbeatSinkRow, NodeRow
-from store.nodes import Nodes, status_expression
-from store.operations import OperationTable
+from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.nats.messages import BackendConfinement, Heartbeat, Resources
+from nodesmith.domain.errors import NameTaken
+from nodesmith.domain.node import NodeFacts, NodeStatus, Protocol, status_of
+from nodesmith.domain.operation import State
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.labels import Labels
+from nodesmith.store.nodes.nodes import Nodes, status_expression
+from nodesmith.store.operations.operations import OperationTable
+from nodesmith.store.tables.core import HeartbeatSinkRow, NodeRow
 from tests.store.clock import NOON, SetClock
 from tests.store.transitions import a_request, transition
 
@@ -175,7 +175,7 @@ async def test_unreachable_keeps_its_first_time(nodes: Nodes) -> None:
     assert view.unreachable_since == NOON
 
 
-async def test_control_plane_that_was_away_takes_nobody_offline(nodes: Nodes, clock: SetClock) -> None:
+async def test_gap_of_the_heartbeat_sink_sets_no_node_offline(nodes: Nodes, clock: SetClock) -> None:
     node_id = await registered(nodes, a_node())
     await nodes.heartbeats([Heartbeat(node_id=node_id)], NOON)
     await nodes.touch_listening(NOON)
@@ -188,10 +188,10 @@ async def test_control_plane_that_was_away_takes_nobody_offline(nodes: Nodes, cl
 
     for second in range(10, 71, 10):
         await nodes.touch_listening(NOON + timedelta(seconds=second))
-    assert await status_after(70) is NodeStatus.OFFLINE  # we listened all the time: it is the node that is silent
+    assert await status_after(70) is NodeStatus.OFFLINE  # the sink listened all the time, so the node is silent
     await nodes.touch_listening(NOON + timedelta(seconds=90))
-    assert await status_after(90) is NodeStatus.HEALTHY  # it was us who were away: 60 s from now on
-    assert await status_after(151) is NodeStatus.HEALTHY  # nobody listens: that it is silent proves nothing
+    assert await status_after(90) is NodeStatus.HEALTHY  # the sink had a gap: 60 s from now on
+    assert await status_after(151) is NodeStatus.HEALTHY  # no sink listens, so silence is not counted
     for second in range(100, 152, 10):
         await nodes.touch_listening(NOON + timedelta(seconds=second + 1))
     assert await status_after(151) is NodeStatus.OFFLINE
@@ -268,3 +268,50 @@ def node_row(number: str, known: NodeFacts) -> dict[str, Any]:
         "created_at": NOON,
         "updated_at": NOON,
     }
+
+
+async def test_repeated_heartbeat_is_no_sign_of_life(nodes: Nodes) -> None:
+    """An attacker who replays recorded heartbeats cannot keep a dead node alive."""
+    node_id = await registered(nodes, a_node(boot_id="b1"))
+    beat = Heartbeat(node_id=node_id, boot_id="b1", seq=7, at=NOON)
+    await nodes.heartbeats([beat], NOON)
+    for again in (beat, beat.model_copy(update={"seq": 6})):
+        await nodes.heartbeats([again], NOON + timedelta(seconds=30))
+    found = await nodes.find(node_id)
+    assert found is not None
+    assert found.last_heartbeat == NOON
+    (heard,) = await nodes.heartbeats([beat.model_copy(update={"seq": 8})], NOON + timedelta(seconds=31))
+    assert heard.beat_at == NOON
+    found = await nodes.find(node_id)
+    assert found is not None
+    assert found.last_heartbeat == NOON + timedelta(seconds=31)
+
+
+async def test_new_boot_counts_its_heartbeats_from_one(nodes: Nodes) -> None:
+    request = a_node(boot_id="b1")
+    node_id = await registered(nodes, request)
+    await nodes.heartbeats([Heartbeat(node_id=node_id, boot_id="b1", seq=900)], NOON)
+    await registered(nodes, request.model_copy(update={"boot_id": "b2"}))
+    await nodes.heartbeats([Heartbeat(node_id=node_id, boot_id="b2", seq=1)], NOON + timedelta(seconds=9))
+    found = await nodes.find(node_id)
+    assert found is not None
+    assert found.last_heartbeat == NOON + timedelta(seconds=9)
+
+
+async def test_heartbeat_says_which_trust_list_the_node_has(nodes: Nodes) -> None:
+    node_id = await registered(nodes, a_node(boot_id="b1"))
+    await nodes.approve(node_id, now=NOON)
+    for seq, version, kept in ((1, 3, 3), (2, 2, 2), (1, 9, 2)):
+        await nodes.heartbeats([Heartbeat(node_id=node_id, boot_id="b1", seq=seq, trust_version=version)], NOON)
+        found = await nodes.find(node_id)
+        assert found is not None
+        assert found.trust_version == kept, "a restored node goes back; a repeated heartbeat changes nothing"
+
+
+async def test_confinement_of_backends_is_kept_from_the_registration(nodes: Nodes) -> None:
+    told = BackendConfinement(mode="on", landlock_abi=3, user="agent", missing=["ports"])
+    node_id = await registered(nodes, a_node(boot_id="b1", confinement=told))
+    await nodes.heartbeats([Heartbeat(node_id=node_id, boot_id="b1", seq=1)], NOON)
+    found = await nodes.find(node_id)
+    assert found is not None
+    assert found.confinement == told, "a heartbeat does not repeat it, and does not take it away"

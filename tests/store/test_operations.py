@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.messages import Installed, Outcome, Progress, Result
-from contracts.operation_http import ProgressView
-from contracts.temporal import Recorded, RowEnd
-from domain.operation import ENDED, OPEN, Phase, Reason, State
-from store.database import Database
-from store.history import History
-from store.operations import OperationTable
-from store.permits import PermitTable
+from nodesmith.contracts.http.operations import ProgressView
+from nodesmith.contracts.nats.messages import Installed, Outcome, Progress, Result
+from nodesmith.contracts.temporal.operations import RecordResult, RowEnd
+from nodesmith.domain.operation import ENDED, OPEN, Phase, Reason, State
+from nodesmith.store.database import Database
+from nodesmith.store.operations.history import History
+from nodesmith.store.operations.operations import OperationTable
+from nodesmith.store.operations.permits import PermitTable
+from tests.services.conftest import orders_on
 from tests.store.clock import NOON, SetClock
 from tests.store.transitions import a_request, transition
 
@@ -96,7 +97,7 @@ async def test_a_state_the_domain_does_not_know_is_refused(operations: Operation
         await operations.record(transition(a_request(), State.UNKNOWN))
 
 
-async def test_end_tells_before_after_and_bytes(operations: OperationTable) -> None:
+async def test_end_records_versions_and_bytes(operations: OperationTable) -> None:
     request = a_request()
     outcome = Outcome(
         op_id=request.op_id,
@@ -126,7 +127,7 @@ async def test_text_that_cannot_be_stored_does_not_stop_the_projection(operation
     assert (row.detail, row.note, row.after.name) == ("said \ufffd", "a\ufffdb", "x\ufffd")
 
 
-async def test_reason_is_told_in_words_with_a_remedy(operations: OperationTable) -> None:
+async def test_reason_has_a_message_and_a_remedy(operations: OperationTable) -> None:
     request = a_request()
     await operations.record(transition(request, State.FAILED, reason=Reason.NO_DISK, detail="3 GB missing"))
     row = await operations.find(request.op_id)
@@ -253,7 +254,7 @@ async def test_missing_worker_is_named_after_half_a_minute_and_never_beside_prog
 async def test_live_list_has_open_and_unsuccessful_ones_until_dismissed(
     database: Database, operations: OperationTable
 ) -> None:
-    """S15, S17, S18, S19, S20: what went well or was cancelled leaves by itself, and nobody has to ask for it."""
+    """S15, S17, S18, S19, S20: succeeded and cancelled operations leave the live list by themselves."""
     requests = {state: a_request(node_id="live") for state in State if state is not State.UNKNOWN}
     for state, request in requests.items():
         await operations.record(transition(request, state))
@@ -283,7 +284,7 @@ async def test_list_filters_by_node_name_state_and_batch_newest_first(operations
     assert await ids(node="flt", limit=1) == [newer.op_id]
 
 
-async def test_waiting_for_a_node_are_those_it_can_move_on(operations: OperationTable) -> None:
+async def test_waiting_for_lists_operations_that_the_node_can_continue(operations: OperationTable) -> None:
     away, unasked, cancelling, back_off, elsewhere = (
         a_request(node_id=node) for node in ("w1", "w1", "w1", "w1", "w2")
     )
@@ -296,7 +297,7 @@ async def test_waiting_for_a_node_are_those_it_can_move_on(operations: Operation
     assert await operations.waiting_for([]) == []
 
 
-async def test_open_and_ended_ones_are_told_apart(operations: OperationTable) -> None:
+async def test_open_and_ended_operations_are_distinguished(operations: OperationTable) -> None:
     running, ended = a_request(), a_request()
     await operations.record(transition(running, State.RUNNING))
     await operations.record(transition(ended, State.CANCELLED))
@@ -307,8 +308,8 @@ async def test_open_and_ended_ones_are_told_apart(operations: OperationTable) ->
     assert [row.op_id for row in gone] == [ended.op_id]
 
 
-async def test_a_step_that_a_run_plays_again_is_not_told_again(operations: OperationTable) -> None:
-    """A worker that dies between the write and Temporal's knowing it leaves the step to another, at another time."""
+async def test_replayed_transition_writes_no_second_event(operations: OperationTable) -> None:
+    """After a worker crash between the write and its completion in Temporal, another worker repeats the step later."""
     request = a_request()
     began, ended = (partial(transition, request, state) for state in (State.RUNNING, State.SUCCEEDED))
     assert (await operations.record(began(seq=1, at=1))).written
@@ -317,8 +318,8 @@ async def test_a_step_that_a_run_plays_again_is_not_told_again(operations: Opera
     assert [event.state for event in await operations.timeline(request.op_id)] == [State.RUNNING, State.SUCCEEDED]
 
 
-async def test_a_run_that_was_reset_goes_on_with_the_story(operations: OperationTable) -> None:
-    """Its numbers begin again, so the time tells; a late word of the run before changes nothing."""
+async def test_reset_run_continues_the_timeline(operations: OperationTable) -> None:
+    """Its numbers restart, so the time decides; a late write of the earlier run changes nothing."""
     request = a_request()
     assert (await operations.record(transition(request, State.WAITING, seq=7, at=1))).written
     assert (await operations.record(transition(request, State.RUNNING, seq=3, at=2, run_id="run-2"))).written
@@ -333,21 +334,19 @@ async def test_a_run_that_was_reset_goes_on_with_the_story(operations: Operation
 
 @pytest.mark.parametrize("end", sorted(ENDED))
 @pytest.mark.parametrize("later", sorted(set(State) - {State.UNKNOWN}))
-async def test_ended_row_never_moves_and_says_how_it_ended(
-    operations: OperationTable, end: State, later: State
-) -> None:
-    """Promise 2, S62: no second end, no way back, whatever run and time the write comes from."""
+async def test_ended_row_is_final_and_returns_its_end(operations: OperationTable, end: State, later: State) -> None:
+    """Promise 2, S62: no second end and no reopening, from any run at any time."""
     request = a_request()
     ended = transition(request, end, reason=Reason.REQUESTED, detail="first", ended_at=NOON)
     assert (await operations.record(ended)).written
     for run_id in ("run-1", "run-2"):
         refused = await operations.record(transition(request, later, seq=99, at=99, run_id=run_id, detail="second"))
-        assert refused == Recorded(written=False, end=RowEnd(state=end, reason=Reason.REQUESTED, detail="first"))
+        assert refused == RecordResult(written=False, end=RowEnd(state=end, reason=Reason.REQUESTED, detail="first"))
     assert [event.detail for event in await operations.timeline(request.op_id)] == ["first"]
 
 
-async def test_repeated_transition_with_another_result_is_told(operations: OperationTable) -> None:
-    """A workflow task that is executed again may come to another result under the same number."""
+async def test_repeated_transition_with_another_result_writes_an_event(operations: OperationTable) -> None:
+    """A workflow task that is executed again may have another result with the same number."""
     request = a_request()
     await operations.record(transition(request, State.WAITING, seq=1, at=1))
     ended = transition(request, State.CANCELLED, seq=1, at=5, ended_at=NOON)
@@ -355,20 +354,20 @@ async def test_repeated_transition_with_another_result_is_told(operations: Opera
     assert [event.state for event in await operations.timeline(request.op_id)] == [State.WAITING, State.CANCELLED]
 
 
-async def test_end_is_taken_although_a_lost_task_had_counted_further(operations: OperationTable) -> None:
+async def test_end_is_accepted_after_a_lost_task_with_higher_numbers(operations: OperationTable) -> None:
     request = a_request()
     await operations.record(transition(request, State.RUNNING, seq=1), transition(request, State.WAITING, seq=2))
     assert (await operations.record(transition(request, State.CANCELLED, seq=1, at=5, ended_at=NOON))).written
 
 
-async def test_end_without_the_nodes_word_needs_a_row_that_was_never_sent(
+async def test_end_without_an_outcome_needs_a_row_that_was_never_sent(
     database: Database, operations: OperationTable
 ) -> None:
-    """Promise 3: nobody says `cancelled` after a command went out."""
+    """Promise 3: `cancelled` cannot be written after a command was sent."""
     request, permits = a_request(), PermitTable(database)
     cancelled = transition(request, State.CANCELLED, seq=2, at=2, ended_at=NOON)
-    await operations.insert_queued(transition(request, State.QUEUED, seq=0))
+    await orders_on(database).admit(transition(request, State.QUEUED, seq=0))
     await permits.permit(request.op_id, 1, token="a", on_node=False)
-    assert await operations.record(cancelled, only_unsent=True) == Recorded(written=False)
+    assert await operations.record(cancelled, only_unsent=True) == RecordResult(written=False)
     await permits.withdraw(request.op_id, 1, token="a")
-    assert await operations.record(cancelled, only_unsent=True) == Recorded(written=True)
+    assert await operations.record(cancelled, only_unsent=True) == RecordResult(written=True)

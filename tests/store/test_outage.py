@@ -1,4 +1,4 @@
-"""Without PostgreSQL every call ends, and says why."""
+"""Outages of PostgreSQL: every call ends with `ServiceUnavailable` within its timeout."""
 
 import asyncio
 import os
@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from domain.errors import InvalidRequest, ServiceUnavailable
-from store.database import Database
-from store.nodes import Nodes
+from nodesmith.domain.errors import InvalidRequest, ServiceUnavailable
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.nodes import Nodes
 from tests.databases import opened
 from tests.servers import PostgresForTests, free_port
 
@@ -49,8 +49,8 @@ async def test_server_that_accepts_and_never_answers_is_unavailable() -> None:
         writer.close()
 
 
-async def test_a_frozen_server_holds_nobody_longer_than_the_limit(database_url: str) -> None:
-    """Stopped in the middle of a conversation, as a machine that swaps itself to death."""
+async def test_frozen_server_blocks_no_call_beyond_the_timeout(database_url: str) -> None:
+    """The server is frozen in the middle of a query, like a machine that is swapping."""
     database = Database(database_url, limit_s=0.2)
     async with database.autocommit() as connection:
         pid = await connection.scalar(text("SELECT pg_backend_pid()"))
@@ -67,7 +67,7 @@ async def test_a_frozen_server_holds_nobody_longer_than_the_limit(database_url: 
 
 
 async def test_a_busy_server_is_waited_for_as_long_as_it_answers_others(database_url: str) -> None:
-    """A burst is no outage: five hundred requests at once wait for their turn, and none of them is refused."""
+    """A burst is no outage: five hundred concurrent requests wait for a connection, and none is refused."""
     database = Database(database_url, pool_size=1, limit_s=0.5)
 
     async def ask() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from contracts.messages import Heartbeat, Resources
-from store.database import Database
-from store.life import NodeLife
-from store.nodes import Nodes
+from nodesmith.contracts.nats.messages import Heartbeat, Resources
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.nodes import Nodes
 from tests.store.clock import NOON
 from tests.store.fleet import registered
 
@@ -28,7 +28,7 @@ async def facts_after_a_heartbeat(nodes: Nodes, node_id: str, *, over_nats: bool
 
 @pytest.mark.parametrize("over_nats", [False, True])
 async def test_heartbeat_of_a_pending_node_moves_its_time_and_no_fact(nodes: Nodes, over_nats: bool) -> None:
-    """R23c: what an admin looks at before the approval is what the node registered with."""
+    """R23c: before the approval an admin sees the facts of the registration."""
     pending = await registered(nodes, approve=False, **FACTS)
     assert await facts_after_a_heartbeat(nodes, pending.id, over_nats=over_nats) == (24 * GIB, "nvidia", None)
     assert await nodes.approve(pending.id, now=LATER)

@@ -1,4 +1,4 @@
-"""One node's odd numbers and words cost that node's value, and nobody else's write."""
+"""Invalid values of one node affect only that node and no other node's write."""
 
 import json
 import math
@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.messages import Heartbeat, Installed, Outcome, Progress
-from domain.operation import State
-from store.database import Database
-from store.inventory import InventoryTable
-from store.nodes import Nodes
-from store.operations import OperationTable
+from nodesmith.contracts.nats.messages import Heartbeat, Installed, Outcome, Progress
+from nodesmith.domain.operation import State
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.inventory import InventoryTable
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.store.operations.operations import OperationTable
 from tests.store.clock import NOON
 from tests.store.fleet import healthy
 from tests.store.transitions import a_request, transition
@@ -81,7 +81,7 @@ async def test_odd_heartbeat_of_one_node_spoils_no_other_nodes_heartbeat(
     except ValueError:
         assert "\0" in boot
     await nodes.heartbeats(beats, NOON)
-    known = await nodes.among([odd.id, good.id])
+    known = await nodes.find_many([odd.id, good.id])
     assert known[good.id].total_ram == 7
     known[odd.id].model_dump_json()
 

@@ -1,12 +1,12 @@
-"""A sign-in link works once; a session ends."""
+"""Sign-in: a link works once, and a session expires."""
 
 import asyncio
 
 from sqlalchemy import text
 
-from domain.access import Caller, Role
-from store.database import Database
-from store.sign_in import CODE_LIFETIME, SESSION_LIFETIME, SignIn
+from nodesmith.domain.access import Caller, Role
+from nodesmith.store.access.sign_in import CODE_LIFETIME, SESSION_LIFETIME, SignIn
+from nodesmith.store.database import Database
 from tests.store.clock import SetClock
 
 ADMIN = Caller("admin", Role.ADMIN)

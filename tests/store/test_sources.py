@@ -1,26 +1,32 @@
-"""Access to hosts: kept sealed, told in full only to who may use it."""
+"""Access data of hosts: stored encrypted, returned completely only by `access`."""
 
 import pytest
 from sqlalchemy import text
 
-from contracts.sources import SourceRequest
-from domain.errors import ServiceUnavailable
-from store.database import Database
-from store.sources import SourceTable
+from nodesmith.contracts.http.sources import SourceRequest
+from nodesmith.domain.errors import ServiceUnavailable
+from nodesmith.store.catalogue.sources import SourceTable
+from nodesmith.store.database import Database
 
-SECRET = SourceRequest(username="ada", password="s3cret-word", ca="-----BEGIN-----", proxy="http://me:hush@proxy:3128")
+SECRET = SourceRequest(
+    username="ada",
+    password="s3cret-word",
+    ca="-----BEGIN-----",
+    proxy="http://me:hush@proxy:3128",
+    realms=["auth.invalid"],
+)
 
 
-async def test_what_is_set_comes_back_whole(database: Database) -> None:
+async def test_access_data_is_returned_completely(database: Database) -> None:
     sources = SourceTable(database, "key")
     await sources.put("registry.invalid", SECRET, by="root")
     access = await sources.access("Registry.invalid:443")
     assert access is not None
-    assert (access.username, access.password, access.ca, access.proxy) == tuple(SECRET.model_dump().values())
+    assert access.model_dump(exclude={"host"}) == SECRET.model_dump()
     assert await sources.access("other.invalid") is None
 
 
-async def test_a_port_of_its_own_goes_before_the_host(database: Database) -> None:
+async def test_access_data_of_a_port_wins_over_the_host(database: Database) -> None:
     sources = SourceTable(database, "key")
     await sources.put("ports.invalid", SourceRequest(username="any"), by="root")
     await sources.put("ports.invalid:5000", SourceRequest(username="five"), by="root")
@@ -28,7 +34,7 @@ async def test_a_port_of_its_own_goes_before_the_host(database: Database) -> Non
     assert [access and access.username for access in told] == ["five", "any", "any"]
 
 
-async def test_neither_the_list_nor_the_table_tells_a_secret(database: Database) -> None:
+async def test_list_and_table_contain_no_plain_secret(database: Database) -> None:
     await SourceTable(database, "key").put("sealed.invalid", SECRET, by="root")
     listed = str(await SourceTable(database, "").list())
     async with database.session() as session:
@@ -38,7 +44,7 @@ async def test_neither_the_list_nor_the_table_tells_a_secret(database: Database)
         assert not any(word in told for word in ("s3cret", "hush", "BEGIN"))
 
 
-async def test_a_row_opens_only_with_its_key_and_for_its_host(database: Database) -> None:
+async def test_row_decrypts_only_with_its_key_and_host(database: Database) -> None:
     await SourceTable(database, "key").put("mine.invalid", SECRET, by="root")
     with pytest.raises(ServiceUnavailable, match="another key"):
         await SourceTable(database, "other key").access("mine.invalid")
@@ -48,12 +54,12 @@ async def test_a_row_opens_only_with_its_key_and_for_its_host(database: Database
         await SourceTable(database, "key").access("evil.invalid")
 
 
-async def test_without_a_key_nothing_is_taken_in(database: Database) -> None:
+async def test_without_a_key_nothing_is_stored(database: Database) -> None:
     with pytest.raises(ServiceUnavailable, match="SOURCES_KEY_FILE"):
         await SourceTable(database, "").put("open.invalid", SECRET, by="root")
 
 
-async def test_what_is_removed_is_gone(database: Database) -> None:
+async def test_removed_access_data_is_deleted(database: Database) -> None:
     sources = SourceTable(database, "key")
     await sources.put("gone.invalid", SECRET, by="root")
     assert await sources.remove("gone.invalid")

@@ -1,15 +1,15 @@
-"""A node is listed under its own status and under no other."""
+"""The node list by status contains exactly the nodes of that status."""
 
 from datetime import timedelta
 
 import pytest
 
-from contracts.messages import Heartbeat
-from domain.node import NodeStatus
-from store.database import Database
-from store.life import NodeLife
-from store.node_list import NodeList, NodeQuery
-from store.nodes import Nodes
+from nodesmith.contracts.nats.messages import Heartbeat
+from nodesmith.domain.node import NodeStatus
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.node_list import NodeList, NodeQuery
+from nodesmith.store.nodes.nodes import Nodes
 from tests.store.clock import NOON, SetClock
 from tests.store.fleet import healthy, registered
 

@@ -3,9 +3,9 @@
 from datetime import timedelta
 from typing import Any
 
-from contracts.temporal import OperationRequest, Projection, Wanted, operation_workflow_id
-from domain.identity import new_op_id
-from domain.operation import State
+from nodesmith.contracts.temporal.operations import Intent, OperationRequest, Projection, operation_workflow_id
+from nodesmith.domain.identity import new_op_id
+from nodesmith.domain.operation import State
 from tests.store.clock import NOON
 
 
@@ -14,7 +14,7 @@ def a_request(*, op_id: str = "", node_id: str = "n1", backend: str = "echo", **
         op_id=op_id or new_op_id(),
         node_id=node_id,
         node_name=f"{node_id}-name",
-        wanted=Wanted(backend=backend, family=backend, version="1", uri="/artifacts/echo-1.tar.gz", sha256="ab" * 32),
+        wanted=Intent(backend=backend, family=backend, version="1", uri="/artifacts/echo-1.tar.gz", sha256="ab" * 32),
         requested_by="admin",
         created_at=NOON,
         **facts,

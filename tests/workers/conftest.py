@@ -1,4 +1,4 @@
-"""A worker as `workers.main` composes it, on a database of its own; the intervals are short."""
+"""A worker as `nodesmith.workers.main` builds it, with its own database and short intervals."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -8,15 +8,15 @@ from datetime import timedelta
 import pytest
 from temporalio.client import Client
 
-from bus.connection import connect_control
-from bus.credentials import CredentialIssuer
-from contracts.temporal import FLEET_MONITOR_ID
-from runtime.settings import ControlSettings
-from runtime.temporal import connect
-from store.database import Database
+from nodesmith.bus.connection import connect_control
+from nodesmith.contracts.temporal.operations import FLEET_MONITOR_ID
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.runtime.temporal import connect
+from nodesmith.store.database import Database
+from nodesmith.store.nodes.nodes import Nodes
+from nodesmith.workers.main import working
 from tests.databases import migrated_template, opened
 from tests.servers import NatsForTests, PostgresForTests
-from workers.main import working
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ async def worker(
 async def running_worker(
     settings: ControlSettings, client: Client, database: Database, nats: NatsForTests
 ) -> AsyncIterator[None]:
-    bus = await connect_control(nats.url, CredentialIssuer(nats.trust.account_seed), name=f"worker-{uuid.uuid4()}")
+    bus = await connect_control(nats.url, nats.issuer, name=f"worker-{uuid.uuid4()}", keys=Nodes(database))
     try:
         async with working(settings, client, database, bus):
             yield

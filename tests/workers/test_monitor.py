@@ -1,4 +1,4 @@
-"""The fleet monitor comes back by itself: terminated, or open and silent."""
+"""Workers restart the fleet monitor when it was terminated or is silent."""
 
 import asyncio
 import uuid
@@ -7,12 +7,12 @@ from datetime import timedelta
 
 from temporalio.client import Client, WorkflowExecutionStatus
 
-from contracts.temporal import FLEET_MONITOR, FLEET_MONITOR_ID, FleetWatch, operation_workflow_id
-from domain.operation import Reason, State
-from runtime.settings import ControlSettings
-from store.database import Database
-from store.monitor import MonitorTicks
-from store.operations import OperationTable
+from nodesmith.contracts.temporal.operations import FLEET_MONITOR, FLEET_MONITOR_ID, FleetWatch, operation_workflow_id
+from nodesmith.domain.operation import Reason, State
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.store.database import Database
+from nodesmith.store.operations.monitor_ticks import MonitorTicks
+from nodesmith.store.operations.operations import OperationTable
 from tests.servers import NatsForTests
 from tests.store.transitions import a_request, transition
 from tests.workers.conftest import running_worker
@@ -76,7 +76,7 @@ async def ticked_since(database: Database, run_id: str) -> bool:
 async def test_silent_monitor_is_terminated_and_replaced(
     settings: ControlSettings, client: Client, database: Database, nats_server: NatsForTests
 ) -> None:
-    """Open in Temporal, and nobody works on it: a run on a queue that nobody polls."""
+    """The run is open in Temporal, but on a queue that no worker polls."""
     await client.start_workflow(FLEET_MONITOR, FleetWatch(), id=FLEET_MONITOR_ID, task_queue=f"nobody-{uuid.uuid4()}")
     silent = client.get_workflow_handle(FLEET_MONITOR_ID, run_id=(await monitor_run(client)))
     last = await MonitorTicks(database).last()

@@ -1,4 +1,4 @@
-"""A client of the shared Temporal server, and one queue a test."""
+"""A client of the shared Temporal server, and one task queue per test."""
 
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from temporalio.client import Client
 
-from contracts.dispatch import DispatchResult
-from contracts.temporal import Policy
-from runtime.settings import ControlSettings
-from runtime.temporal import connect
+from nodesmith.contracts.temporal.dispatch import DispatchResult
+from nodesmith.contracts.temporal.operations import Policy
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.runtime.temporal import connect
 from tests.workflows.station import QUICK, Operation, Station, start, worker_of
 
 Begin = Callable[..., Awaitable[Operation]]
@@ -32,7 +32,7 @@ async def begin(client: Client, queue: str) -> AsyncIterator[Begin]:
 
     async def started(policy: Policy = QUICK, at_once: DispatchResult | None = None) -> Operation:
         if at_once is not None:
-            station.say_at_once(at_once)
+            station.answer_dispatch(at_once)
         return await start(client, station, queue, policy)
 
     async with worker_of(client, station, queue):

@@ -1,4 +1,4 @@
-"""A workflow under test: the real Temporal server and the real workflow, with a node whose words the test speaks."""
+"""Test bench of the operation workflow: real Temporal server and workflow, simulated node and database."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -10,10 +10,11 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
-from contracts import dispatch as dispatching
-from contracts import temporal as names
-from contracts.batches import member_op_id
-from contracts.dispatch import (
+from nodesmith.contracts.nats.messages import Installed, Outcome, Result
+from nodesmith.contracts.temporal import dispatch as dispatching
+from nodesmith.contracts.temporal import operations as names
+from nodesmith.contracts.temporal.batches import member_op_id
+from nodesmith.contracts.temporal.dispatch import (
     Accepted,
     Busy,
     CancelOrder,
@@ -27,32 +28,32 @@ from contracts.dispatch import (
     RowEnded,
     Silent,
 )
-from contracts.messages import Installed, Outcome, Result
-from contracts.temporal import (
+from nodesmith.contracts.temporal.operations import (
+    Intent,
     OperationInput,
     OperationRequest,
     OperationResult,
     PhaseReport,
     Policy,
     Projection,
-    Recorded,
+    RecordResult,
     RowEnd,
     Status,
     Transitions,
-    Wanted,
 )
-from domain.errors import ServiceUnavailable
-from domain.identity import new_op_id
-from domain.operation import ENDED, Phase, Reason, State
-from runtime.temporal import TemporalRuns
-from workflows.backend_operation import BackendOperation
+from nodesmith.domain.errors import ServiceUnavailable
+from nodesmith.domain.identity import new_op_id
+from nodesmith.domain.operation import ENDED, Phase, Reason, State
+from nodesmith.runtime.temporal import TemporalRuns
+from nodesmith.workflows.backend_operation import BackendOperation
+from tests.deadlines import HANGS_S
 
 QUICK = Policy(
     node_poll=timedelta(seconds=30),
     back_off_first=timedelta(milliseconds=50),
     back_off_cap=timedelta(milliseconds=100),
     source_retry=timedelta(milliseconds=50),
-    heartbeat_timeout=timedelta(seconds=5),
+    heartbeat_timeout=timedelta(minutes=5),  # the played nodes send no heartbeats
 )
 
 
@@ -61,9 +62,9 @@ SENT = (Accepted, Ended, Busy, Refused, Silent)
 
 
 class Station:
-    """Plays the node and the database.
+    """Simulates the node and the database.
 
-    A dispatch is accepted unless the test says otherwise; `say` is what the follower of the work then hears.
+    A dispatch is accepted unless `answer_dispatch` sets another result; `send_result` is what the follower returns.
     """
 
     def __init__(self) -> None:
@@ -71,32 +72,34 @@ class Station:
         """one per follower"""
         self.dispatches: list[DispatchTask] = []
         self.is_absent = False
-        """nobody listens at the node"""
+        """the node has no subscriber"""
         self.sent = 0
-        """the mark in the row"""
+        """the "sent" mark of the row"""
         self.row_end: RowEnd | None = None
-        """set by something else than the run: a restored database, or the fleet monitor"""
+        """an end that the run did not write: by a restored database, or by the fleet monitor"""
         self.cancels: asyncio.Queue[CancelOrder] = asyncio.Queue()
         self.answer_to_cancels: CancelResult | None = None
-        """the same to every one, instead of what `say_to_cancel` says"""
-        self._words: asyncio.Queue[DispatchResult | Exception] = asyncio.Queue()
+        """the answer to every cancel, instead of those of `answer_cancel`"""
+        self._results: asyncio.Queue[DispatchResult | Exception] = asyncio.Queue()
         self._at_once: asyncio.Queue[DispatchResult] = asyncio.Queue()
-        self._cancel_words: asyncio.Queue[CancelResult] = asyncio.Queue()
+        self._cancel_results: asyncio.Queue[CancelResult] = asyncio.Queue()
         self.rows: list[Projection] = []
+        self.not_admitted: list[str] = []
+        """operations reported to the audit trail"""
         self._ends: dict[str, RowEnd] = {}
         self.database_is_up = True
         self._refused = 0
         self._changed = asyncio.Condition()
 
-    def say(self, word: DispatchResult | Exception) -> None:
-        self._words.put_nowait(word)
+    def send_result(self, result: DispatchResult | Exception) -> None:
+        self._results.put_nowait(result)
 
-    def say_at_once(self, word: DispatchResult) -> None:
-        """What comes of the next dispatch."""
-        self._at_once.put_nowait(word)
+    def answer_dispatch(self, result: DispatchResult) -> None:
+        """Set the result of the next dispatch."""
+        self._at_once.put_nowait(result)
 
-    def say_to_cancel(self, word: CancelResult) -> None:
-        self._cancel_words.put_nowait(word)
+    def answer_cancel(self, result: CancelResult) -> None:
+        self._cancel_results.put_nowait(result)
 
     @property
     def states(self) -> list[State]:
@@ -105,10 +108,10 @@ class Station:
     async def seen(self, condition: Callable[["Station"], bool]) -> None:
         """Wait until the rows satisfy the condition."""
         async with self._changed:
-            await asyncio.wait_for(self._changed.wait_for(lambda: condition(self)), 30)
+            await asyncio.wait_for(self._changed.wait_for(lambda: condition(self)), HANGS_S)
 
     async def refused_writes(self, number: int) -> None:
-        """Wait until the database that is away was asked so many times."""
+        """Wait until the unreachable database refused this many writes."""
         await self.seen(lambda station: station._refused >= number)
 
     async def reached(self, state: State) -> Projection:
@@ -133,18 +136,18 @@ class Station:
     @activity.defn(name=dispatching.RUN_ON_NODE)
     async def run_on_node(self, task: DispatchTask) -> Dispatched:
         self.commands.put_nowait(task)
-        word = await self._words.get()
-        if isinstance(word, Exception):
-            raise word
-        return Dispatched(result=word)
+        result = await self._results.get()
+        if isinstance(result, Exception):
+            raise result
+        return Dispatched(result=result)
 
     @activity.defn(name=dispatching.CANCEL_ON_NODE)
     async def cancel_on_node(self, order: CancelOrder) -> CancelResult:
         self.cancels.put_nowait(order)
-        return self.answer_to_cancels or await self._cancel_words.get()
+        return self.answer_to_cancels or await self._cancel_results.get()
 
     @activity.defn(name=names.RECORD)
-    async def record(self, transitions: Transitions) -> Recorded:
+    async def record(self, transitions: Transitions) -> RecordResult:
         async with self._changed:
             if not self.database_is_up:
                 self._refused += 1
@@ -152,11 +155,15 @@ class Station:
                 raise ServiceUnavailable("PostgreSQL does not answer.")
             end = self._end_of(transitions.rows[-1].request.op_id)
             if end is not None or (transitions.only_unsent and self.sent):
-                return Recorded(written=False, end=end)
+                return RecordResult(written=False, end=end)
             self.rows.extend(transitions.rows)
             self._end_with(self.rows[-1])
             self._changed.notify_all()
-            return Recorded()
+            return RecordResult()
+
+    @activity.defn(name=names.REPORT_NOT_ADMITTED)
+    async def report_not_admitted(self, request: OperationRequest) -> None:
+        self.not_admitted.append(request.op_id)
 
     def _end_with(self, row: Projection) -> None:
         if row.state in ENDED:
@@ -175,7 +182,7 @@ class Operation:
         self.op_id = op_id
 
     async def result(self) -> OperationResult:
-        return await asyncio.wait_for(self.handle.result(), 30)
+        return await asyncio.wait_for(self.handle.result(), HANGS_S)
 
     async def status(self) -> Status:
         return await self.handle.query(BackendOperation.status)
@@ -191,12 +198,12 @@ class Operation:
         return Ended(outcome=outcome)
 
     async def begin_on_node(self) -> None:
-        """The node has accepted and says so."""
+        """Wait until the node has accepted and the row says so."""
         await self.begin_unseen()
         await self.station.reached(State.RUNNING)
 
     async def begin_unseen(self) -> None:
-        """The same, when no row can be written."""
+        """Wait for the acceptance while no row can be written."""
         await self.station.commands.get()
         await self.handle.signal(names.SIGNAL_PHASE, PhaseReport(op_id=self.op_id, phase=Phase.DOWNLOADING))
 
@@ -204,7 +211,7 @@ class Operation:
 @asynccontextmanager
 async def worker_of(client: Client, station: Station, queue: str) -> AsyncIterator[None]:
     """A worker of the two queues, as `workers/` composes them."""
-    short: list[Callable[..., Any]] = [station.cancel_on_node, station.record]
+    short: list[Callable[..., Any]] = [station.cancel_on_node, station.record, station.report_not_admitted]
     async with (
         Worker(client, task_queue=queue, activities=short),
         Worker(
@@ -218,7 +225,7 @@ async def worker_of(client: Client, station: Station, queue: str) -> AsyncIterat
 
 
 async def deaf_run(client: Client, workflow_id: str) -> None:
-    """A run that takes signals and that nobody works on."""
+    """Start a run that accepts signals but has no worker."""
     await client.start_workflow("deaf", id=workflow_id, task_queue=f"deaf-{workflow_id}")
 
 
@@ -229,7 +236,7 @@ def a_request(queue: str, batch_id: str | None = None) -> OperationRequest:
         node_id=node_id,
         batch_id=batch_id,
         node_name="shelf-7",
-        wanted=Wanted(backend="echo", family="echo", version="2", uri="/artifacts/echo-2.tar.gz"),
+        wanted=Intent(backend="echo", family="echo", version="2", uri="/artifacts/echo-2.tar.gz"),
         requested_by="ada",
         created_at=datetime.now(UTC),
     )

@@ -1,4 +1,4 @@
-"""A batch: a sliding window over frozen targets, on the real Temporal server, with operations that the test plays."""
+"""The batch workflow on a real Temporal server, with simulated operations."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -8,23 +8,24 @@ from functools import partial
 import pytest
 from temporalio.client import Client, WorkflowFailureError
 
-from contracts import batches as names
-from contracts.batches import (
+from nodesmith.contracts.temporal import batches as names
+from nodesmith.contracts.temporal.batches import (
     BatchCarried,
     BatchInput,
+    BatchMember,
     BatchOrder,
     BatchProgress,
     BatchState,
-    Member,
+    MembersWatched,
+    MemberVerdict,
     Target,
-    Verdict,
-    Watched,
 )
-from contracts.temporal import Wanted
-from domain.operation import Reason, State
-from tests.workflows.played_fleet import Fleet, Handle, start, worker_of
-from workflows.batch import Batch
-from workflows.batch_failures import Failures
+from nodesmith.contracts.temporal.operations import Intent
+from nodesmith.domain.operation import Reason, State
+from nodesmith.workflows.batch import Batch
+from nodesmith.workflows.batch_failures import Failures
+from tests.deadlines import HANGS_S
+from tests.workflows.simulated_fleet import Fleet, Handle, start, worker_of
 
 Begin = Callable[..., Awaitable[Handle]]
 
@@ -41,7 +42,7 @@ async def begin(client: Client, fleet: Fleet) -> AsyncIterator[Begin]:
 
 
 async def result(handle: Handle) -> BatchProgress:
-    return await asyncio.wait_for(handle.result(), 30)
+    return await asyncio.wait_for(handle.result(), HANGS_S)
 
 
 async def test_no_more_than_the_window_run_at_once_and_all_get_their_turn(begin: Begin, fleet: Fleet) -> None:
@@ -76,7 +77,7 @@ async def test_too_many_failures_stop_the_rest(begin: Begin, fleet: Fleet) -> No
     assert fleet.asked == ["n0", "n1"]
     left = [member for close in fleet.closes for member in close.members]
     assert [member.detail for member in left] == ["not started: batch stopped after 2 failures"] * 3
-    assert {member.verdict for member in left} == {Verdict.NOT_STARTED}
+    assert {member.verdict for member in left} == {MemberVerdict.NOT_STARTED}
     assert fleet.closes[-1].state is BatchState.STOPPED
 
 
@@ -121,7 +122,7 @@ async def test_failed_attempts_do_not_count_unless_asked(begin: Begin, fleet: Fl
 def test_every_end_counts_its_attempts_once(end: State, before: int, counted: int) -> None:
     batch = BatchInput(
         batch_id="b",
-        wanted=Wanted(backend="echo", family="echo"),
+        wanted=Intent(backend="echo", family="echo"),
         targets=(),
         created_at=datetime.now(UTC),
         count_attempts=True,
@@ -129,9 +130,9 @@ def test_every_end_counts_its_attempts_once(end: State, before: int, counted: in
     )
     failures = Failures(batch, BatchCarried(waiting=()))
     if before:
-        failures.note(Watched(attempts={"op": before}))
-    failures.note(Watched(ended={"op": end}))
-    assert (failures.ended_attempts, failures.are_too_many()) == (counted, counted > 0)
+        failures.count(MembersWatched(attempts={"op": before}))
+    failures.count(MembersWatched(ended={"op": end}))
+    assert (failures.ended_attempts, failures.exceed_limit()) == (counted, counted > 0)
 
 
 async def test_absent_nodes_never_block_the_window(begin: Begin, fleet: Fleet) -> None:
@@ -154,7 +155,7 @@ async def test_a_paused_batch_starts_nothing_until_it_is_resumed(begin: Begin, f
     await handle.signal(names.SIGNAL_PAUSE, BatchOrder(by="ada"))
     await fleet.until_state(BatchState.PAUSED)
     await fleet.settle("n0", State.SUCCEEDED)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANGS_S):
         while (progress := await handle.query(Batch.progress)).ended == 0:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert (progress.waiting, progress.running) == (1, 0)
@@ -169,7 +170,7 @@ async def test_a_paused_batch_starts_nothing_until_it_is_resumed(begin: Begin, f
 async def test_a_cancelled_batch_cancels_its_own_operations_and_starts_no_more(
     begin: Begin, fleet: Fleet, in_the_web_ui: bool
 ) -> None:
-    fleet.verdicts["n1"] = Member(node_id="", node_name="n1", op_id="somebody-elses", joined=True)
+    fleet.verdicts["n1"] = BatchMember(node_id="", node_name="n1", op_id="somebody-elses", joined=True)
     handle = await begin(4, max_parallel=2)
     await fleet.until_asked("n0", "n1")
     if in_the_web_ui:
@@ -189,8 +190,10 @@ async def test_a_cancelled_batch_cancels_its_own_operations_and_starts_no_more(
     assert (order.why, order.detail) == (Reason.BATCH_CANCELLED, f"{name} {why}")
 
 
-async def test_conflicts_are_results_of_their_nodes_and_stop_nobody(begin: Begin, fleet: Fleet) -> None:
-    fleet.verdicts["n0"] = Member(node_id="", node_name="n0", verdict=Verdict.CONFLICT, detail="op 7 holds it")
+async def test_conflicts_are_member_verdicts_and_stop_no_other_member(begin: Begin, fleet: Fleet) -> None:
+    fleet.verdicts["n0"] = BatchMember(
+        node_id="", node_name="n0", verdict=MemberVerdict.CONFLICT, detail="op 7 holds it"
+    )
     handle = await begin(2, max_parallel=1)
     await fleet.until_asked("n1")
     await fleet.settle("n1", State.SUCCEEDED)
@@ -201,7 +204,8 @@ async def test_conflicts_are_results_of_their_nodes_and_stop_nobody(begin: Begin
 
 DERIVED = {
     "_batch": "the input itself, handed on whole",
-    "_orders": "only compared with itself within one run",
+    "_order_count": "only compared with itself within one run",
+    "_row_missing": "the next run begins only after the row was written again",
 }
 OF_FAILURES = {"members": "failures", "_limit": "", "_counts_attempts": ""}
 """under another name, or from the input"""
@@ -210,11 +214,11 @@ OF_FAILURES = {"members": "failures", "_limit": "", "_counts_attempts": ""}
 def test_every_field_of_a_run_is_carried_or_known_to_be_derived() -> None:
     """A new field of `Batch` or `Failures` needs a decision: carry it, or say why not."""
     batch = BatchInput(
-        batch_id="b", wanted=Wanted(backend="echo", family="echo"), targets=(), created_at=datetime.now(UTC)
+        batch_id="b", wanted=Intent(backend="echo", family="echo"), targets=(), created_at=datetime.now(UTC)
     )
     run = Batch(batch)
     failures = {OF_FAILURES.get(name, name) for name in vars(run._failures)} - {""}
-    renamed = {"_open": "open_ops"}
+    renamed = {"_open": "open_ops", "_has_slot": "has_turn"}
     own = {renamed.get(name, name.removeprefix("_")) for name in vars(run) if name not in DERIVED}
     assert own - {"failures"} | failures == BatchCarried.model_fields.keys()
 
@@ -237,12 +241,12 @@ FULL = BatchCarried(
 )
 
 
-def test_a_run_goes_on_with_all_that_it_was_handed() -> None:
+def test_run_restores_all_carried_fields() -> None:
     empty = BatchCarried(waiting=())
     assert not [name for name in BatchCarried.model_fields if getattr(FULL, name) == getattr(empty, name)]
     batch = BatchInput(
         batch_id="b",
-        wanted=Wanted(backend="echo", family="echo"),
+        wanted=Intent(backend="echo", family="echo"),
         targets=(),
         created_at=datetime.now(UTC),
         carried=FULL,

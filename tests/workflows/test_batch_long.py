@@ -1,23 +1,27 @@
-"""A batch whose history gets long goes on in a new run as if nothing had happened."""
+"""A batch with a long history continues as new without losing state."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from temporalio.client import Client
 
-from contracts import batches as names
-from contracts.batches import BatchOrder, BatchState
-from domain.operation import State
-from runtime.settings import ControlSettings
-from runtime.temporal import connect, prepare_namespace
-from stack import servers
-from stack.temporal import TemporalServer
+from nodesmith.contracts.temporal import batches as names
+from nodesmith.contracts.temporal.batches import BatchOrder, BatchState
+from nodesmith.domain.operation import State
+from nodesmith.runtime.settings import ControlSettings
+from nodesmith.runtime.temporal import connect, prepare_namespace
+from nodesmith.stack.servers import embedded
+from nodesmith.stack.servers.temporal import TemporalServer
+from nodesmith.workflows.batch import Batch
+from tests.deadlines import HANGS_S
 from tests.servers import free_port
-from tests.workflows.played_fleet import Fleet, Handle, start, worker_of
-from workflows.batch import Batch
+from tests.workflows.simulated_fleet import Fleet, Handle, start, worker_of
 
-SHORT_HISTORY = {"limit.historyCount.suggestContinueAsNew": "12"}
+SHORT_HISTORY = {"limit.historyCount.suggestContinueAsNew": "12", "history.maximumSignalsPerExecution": "15"}
+MANY = 25
+"""more signals than one run may get"""
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +31,12 @@ async def forgetful(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[C
     server = TemporalServer(
         database=folder / "temporal.db",
         port=free_port(),
-        ui_port=free_port(),
-        http_port=free_port(),
+        web_port=free_port(),
         metrics_port=free_port(),
         log=folder / "temporal.log",
         dynamic_config=SHORT_HISTORY,
     )
-    async with servers.running(server):
+    async with embedded.running(server):
         client = await connect(ControlSettings(temporal_address=server.address))
         await prepare_namespace(client)
         yield client
@@ -72,3 +75,22 @@ async def test_a_long_batch_keeps_window_failures_and_pause_over_new_runs(forget
     assert fleet.asked == [f"n{number}" for number in range(8)], "nobody was asked twice, and n8 was not started"
     opened = [close.state for close in fleet.closes]
     assert opened[:2] == [BatchState.PAUSED, BatchState.RUNNING], "no run says again what another has said"
+
+
+async def test_a_paused_batch_takes_any_number_of_requests_for_a_turn(forgetful: Client) -> None:
+    """A refused signal tells a member that its batch is gone, and it would begin although the batch is paused."""
+    fleet = Fleet()
+    async with worker_of(forgetful, fleet) as queue:
+        handle = await start(forgetful, queue, 2, max_parallel=1)
+        await fleet.until_asked("n0")
+        await fleet.go_away("n0")
+        await fleet.until_asked("n1")
+        await handle.signal(names.SIGNAL_PAUSE, BatchOrder(by="ada"))
+        await fleet.until_state(BatchState.PAUSED)
+        await fleet.until_watched("n0", "n1")
+        for _ in range(MANY):
+            await handle.signal(names.SIGNAL_READY, fleet.returned("n0"))
+            assert (await handle.query(Batch.progress)).running == 2, "it has read the signal"
+        for node in ("n0", "n1"):
+            await fleet.settle(node, State.SUCCEEDED)
+        await asyncio.wait_for(handle.result(), HANGS_S)

@@ -1,4 +1,4 @@
-"""Cancel, in every state: the node is told before anybody says that it stopped."""
+"""Cancel in every state: the node stops before the operation is recorded as cancelled."""
 
 import asyncio
 from datetime import timedelta
@@ -6,11 +6,12 @@ from datetime import timedelta
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 
-from contracts import temporal as names
-from contracts.dispatch import CancelResult, NodeUnreachable, Silent
-from contracts.messages import Outcome, Result
-from contracts.temporal import CancelRequest, NodeBack
-from domain.operation import Reason, State
+from nodesmith.contracts.nats.messages import Outcome, Result
+from nodesmith.contracts.temporal import operations as names
+from nodesmith.contracts.temporal.dispatch import CancelResult, NodeUnreachable, Silent
+from nodesmith.contracts.temporal.operations import CancelRequest, NodeBack
+from nodesmith.domain.operation import Reason, State
+from tests.deadlines import HANGS_S
 from tests.workflows.conftest import Begin
 from tests.workflows.station import QUICK, Operation, Station, start, worker_of
 
@@ -20,7 +21,7 @@ async def ask_cancel(operation: Operation, *, op_id: str = "", force: bool = Fal
     await operation.handle.signal(names.SIGNAL_CANCEL, request)
 
 
-async def test_what_never_reached_a_node_is_cancelled_at_once(begin: Begin) -> None:
+async def test_unsent_operation_is_cancelled_at_once(begin: Begin) -> None:
     """S11."""
     operation = await begin(at_once=NodeUnreachable())
     await operation.station.reached(State.WAITING)
@@ -38,7 +39,7 @@ async def test_a_running_install_is_stopped_on_its_node_first(begin: Begin) -> N
     await ask_cancel(operation)
     await operation.station.cancels.get()
     await operation.station.reached(State.CANCELLING)
-    operation.station.say_to_cancel(CancelResult(stopped=True, stopped_after_s=0.2))
+    operation.station.answer_cancel(CancelResult(stopped=True, stopped_after_s=0.2))
     result = await operation.result()
     assert result.state is State.CANCELLED
     assert "node stopped after 0.2 s" in result.detail
@@ -52,7 +53,7 @@ async def test_a_node_that_takes_its_time_to_stop_is_told_until_it_has(begin: Be
     await operation.station.cancels.get()
     await operation.station.cancels.get()
     await operation.station.reached(State.CANCELLING)
-    operation.station.say_to_cancel(CancelResult(stopped=True, stopped_after_s=3))
+    operation.station.answer_cancel(CancelResult(stopped=True, stopped_after_s=3))
     assert "node stopped after 3.0 s" in (await operation.result()).detail
 
 
@@ -61,7 +62,7 @@ async def test_a_cancel_that_comes_too_late_says_what_really_happened(begin: Beg
     await operation.begin_on_node()
     await ask_cancel(operation)
     outcome = Outcome(op_id=operation.op_id, result=Result.SUCCEEDED, changed=True)
-    operation.station.say_to_cancel(CancelResult(outcome=outcome))
+    operation.station.answer_cancel(CancelResult(outcome=outcome))
     result = await operation.result()
     assert result.state is State.SUCCEEDED
     assert "too late" in result.detail
@@ -71,7 +72,7 @@ async def test_a_cancel_for_another_operation_is_dropped(begin: Begin) -> None:
     operation = await begin()
     await operation.begin_on_node()
     await ask_cancel(operation, op_id="another")
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(operation.succeeded())
     assert (await operation.result()).state is State.SUCCEEDED
 
 
@@ -79,19 +80,19 @@ async def test_a_cancel_is_delivered_when_the_node_is_back(begin: Begin) -> None
     operation = await begin()
     await operation.begin_on_node()
     await ask_cancel(operation)
-    operation.station.say_to_cancel(CancelResult(unreachable=True))
+    operation.station.answer_cancel(CancelResult(unreachable=True))
     await operation.station.cancels.get()
     await operation.station.reached(State.CANCELLING)
     await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
-    operation.station.say_to_cancel(CancelResult(stopped=True))
+    operation.station.answer_cancel(CancelResult(stopped=True))
     assert (await operation.result()).state is State.CANCELLED
 
 
-async def test_force_ends_without_the_nodes_word(begin: Begin) -> None:
+async def test_forced_cancel_ends_without_the_node(begin: Begin) -> None:
     operation = await begin()
     await operation.begin_on_node()
     await ask_cancel(operation)
-    operation.station.say_to_cancel(CancelResult(unreachable=True))
+    operation.station.answer_cancel(CancelResult(unreachable=True))
     await operation.station.reached(State.CANCELLING)
     await ask_cancel(operation, force=True)
     assert (await operation.result()).state is State.CANCELLED
@@ -105,7 +106,7 @@ async def test_asking_twice_is_harmless(begin: Begin) -> None:
     await ask_cancel(operation)
     # the second may come while the node is being told: it is told again then, which is safe, and answers the same
     for _ in range(2):
-        operation.station.say_to_cancel(CancelResult(stopped=True))
+        operation.station.answer_cancel(CancelResult(stopped=True))
     assert (await operation.result()).state is State.CANCELLED
     assert {row.seq: row.state for row in operation.station.rows} == {
         1: State.RUNNING,
@@ -114,11 +115,11 @@ async def test_asking_twice_is_harmless(begin: Begin) -> None:
     }
 
 
-async def test_the_web_uis_own_button_takes_the_same_way(begin: Begin) -> None:
+async def test_web_ui_cancel_acts_like_the_signal(begin: Begin) -> None:
     operation = await begin()
     await operation.begin_on_node()
     await operation.handle.cancel()
-    operation.station.say_to_cancel(CancelResult(stopped=True))
+    operation.station.answer_cancel(CancelResult(stopped=True))
     assert (await operation.result()).state is State.CANCELLED
     assert operation.station.rows[-1].cancelled_by == "Temporal Web UI"
     description = await operation.handle.describe()
@@ -129,9 +130,9 @@ async def test_a_localai_worker_cannot_be_interrupted_and_its_outcome_stands(beg
     operation = await begin()
     await operation.begin_on_node()
     await ask_cancel(operation)
-    operation.station.say_to_cancel(CancelResult(not_interruptible=True))
+    operation.station.answer_cancel(CancelResult(not_interruptible=True))
     await operation.station.reached(State.CANCELLING)
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(operation.succeeded())
     assert (await operation.result()).state is State.SUCCEEDED
 
 
@@ -153,14 +154,14 @@ async def test_cancel_reaches_node_after_worker_crash_during_dispatch(client: Cl
     operation = await start(client, station, queue)
     await ask_cancel(operation)
     async with worker_of(client, station, queue):
-        order = await asyncio.wait_for(station.cancels.get(), 30)
+        order = await asyncio.wait_for(station.cancels.get(), HANGS_S)
         assert order.op_id == operation.op_id
-        station.say_to_cancel(CancelResult(unreachable=True))
+        station.answer_cancel(CancelResult(unreachable=True))
         waiting = await station.reached(State.CANCELLING)
         assert waiting.until is not None
         await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
         outcome = Outcome(op_id=operation.op_id, result=Result.SUCCEEDED, changed=True)
-        station.say_to_cancel(CancelResult(outcome=outcome))
+        station.answer_cancel(CancelResult(outcome=outcome))
         result = await operation.result()
     assert (result.state, "too late" in result.detail) == (State.SUCCEEDED, True)
     assert station.dispatches == []
@@ -172,8 +173,8 @@ async def test_cancel_after_a_silent_dispatch_tells_the_node(begin: Begin) -> No
     await operation.station.commands.get()
     operation.station.sent = 0
     await ask_cancel(operation)
-    assert (await asyncio.wait_for(operation.station.cancels.get(), 30)).op_id == operation.op_id
-    operation.station.say_to_cancel(CancelResult(stopped=True))
+    assert (await asyncio.wait_for(operation.station.cancels.get(), HANGS_S)).op_id == operation.op_id
+    operation.station.answer_cancel(CancelResult(stopped=True))
     assert (await operation.result()).state is State.CANCELLED
 
 
@@ -182,7 +183,7 @@ async def test_cancel_that_never_reaches_the_node_ends_as_lost(begin: Begin) -> 
     operation = await begin(policy)
     await operation.begin_on_node()
     for _ in range(20):
-        operation.station.say_to_cancel(CancelResult(unreachable=True))
+        operation.station.answer_cancel(CancelResult(unreachable=True))
     await ask_cancel(operation)
     with pytest.raises(WorkflowFailureError):
         await operation.result()
@@ -197,7 +198,7 @@ async def test_request_that_would_replace_a_sent_operation_is_dropped(client: Cl
     operation = await start(client, station, queue)
     newer = CancelRequest(op_id=operation.op_id, why=Reason.SUPERSEDED, only_undispatched=True)
     await operation.handle.signal(names.SIGNAL_CANCEL, newer)
-    station.say(operation.succeeded())
+    station.send_result(operation.succeeded())
     async with worker_of(client, station, queue):
         assert (await operation.result()).state is State.SUCCEEDED
     assert station.cancels.empty()
@@ -205,8 +206,8 @@ async def test_request_that_would_replace_a_sent_operation_is_dropped(client: Cl
 
 async def test_a_cancel_during_a_back_off_needs_no_node_that_has_ended_its_try(begin: Begin) -> None:
     operation = await begin()
-    operation.station.say(operation.failed(Reason.NODE_ERROR))
+    operation.station.send_result(operation.failed(Reason.NODE_ERROR))
     await operation.station.seen(lambda station: State.WAITING in station.states)
     await ask_cancel(operation)
-    operation.station.say_to_cancel(CancelResult(stopped=True))
-    assert (await asyncio.wait_for(operation.result(), 30)).state is State.CANCELLED
+    operation.station.answer_cancel(CancelResult(stopped=True))
+    assert (await asyncio.wait_for(operation.result(), HANGS_S)).state is State.CANCELLED

@@ -1,9 +1,10 @@
-"""A long life: continue-as-new hands everything over, so that a wait of seven days is seven days."""
+"""Continue-as-new carries over the whole state, so that long waits keep their limits."""
 
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from operator import attrgetter
 
 import pytest
 from temporalio.client import Client, WorkflowFailureError
@@ -11,13 +12,13 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from contracts import temporal as names
-from contracts.dispatch import CancelResult, NodeUnreachable
-from contracts.temporal import CancelRequest, OperationInput, Policy, RunState
-from domain.operation import Reason, State
-from stack import binaries
+from nodesmith.contracts.temporal import operations as names
+from nodesmith.contracts.temporal.dispatch import CancelResult, NodeUnreachable
+from nodesmith.contracts.temporal.operations import CancelRequest, OperationInput, Policy, RunState
+from nodesmith.domain.operation import Reason, State
+from nodesmith.stack.servers import binaries
+from nodesmith.workflows.backend_operation import BackendOperation
 from tests.workflows.station import Operation, Station, a_request, worker_of
-from workflows.backend_operation import BackendOperation
 
 EVENTS_OF_A_RUN = 20
 """then Temporal suggests to continue as new: after about three looks for an absent node"""
@@ -27,25 +28,26 @@ HANGS_S = 60
 DERIVED = {
     "_request": "from the input",
     "_policy": "from the input",
-    "_ledger": "holds what is not written yet; a run continues as new only when there is nothing",
+    "_record": "holds what is not written yet; a run continues as new only when there is nothing",
     "_node": "holds the follower; a run continues as new only without one",
-    "_slot": "holds ids from the input",
-    "_cancelling": "holds ids and policy from the input",
+    "_waits": "holds the policy from the input, and the slot with its ids",
+    "_cancellation": "holds ids and policy from the input",
 }
 PARTS = {
-    "_ledger": {
+    "_record": {
         "_request",
-        "_now",
+        "_run",
         "_outcome",  # set with the end, after which nothing continues
         "_row_end",  # likewise
         "_unwritten",  # empty when a run continues
-        "_behind",  # likewise
+        "_background_rows",  # likewise
         "_writing_behind",  # likewise
         "_reset_noted",  # a run that continues is a new one: it was not reset
     },
-    "_node": {"_request", "_policy", "_now", "_following"},  # no follower when a run continues
-    "_slot": {"_op_id", "_batch_id", "_now"},
-    "_cancelling": {"_op_id", "_kind", "_policy", "_now", "_ledger", "_node"},
+    "_node": {"_request", "_policy", "_run", "_follower"},  # no follower when a run continues
+    "_waits": {"_policy", "_run", "_record", "_slot"},
+    "_waits._slot": {"_op_id", "_batch_id", "_run"},
+    "_cancellation": {"_op_id", "_kind", "_policy", "_run", "_record", "_node"},
 }
 
 
@@ -53,12 +55,12 @@ def test_every_field_of_a_run_is_carried_or_named_as_derived() -> None:
     """A new attribute of the run belongs into `RunState`, unless it is derived: then say so here."""
     carried = RunState(failures=3)
     run = BackendOperation(OperationInput(request=a_request("q"), carried=carried))
-    assert set(vars(run)) == {*DERIVED, "_now"}
-    assert run._now is carried
+    assert set(vars(run)) == {*DERIVED, "_run"}
+    assert run._run is carried
     for part, known in PARTS.items():
-        held = vars(getattr(run, part))
+        held = vars(attrgetter(part)(run))
         assert set(held) == known, part
-        assert held["_now"] is carried, "one state, shared by all parts"
+        assert held["_run"] is carried, "one state, shared by all parts"
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +99,7 @@ async def ends_red(operation: Operation) -> ApplicationError:
     return raised.value.cause
 
 
-async def test_seven_days_of_waiting_are_seven_days(skipping: Client) -> None:
+async def test_limit_of_seven_days_survives_continue_as_new(skipping: Client) -> None:
     """Promise 2: an operation says until when it waits, and that time does not slide with every run."""
     station, queue = Station(), f"test-{uuid.uuid4()}"
     station.is_absent = True
@@ -113,9 +115,9 @@ async def test_seven_days_of_waiting_are_seven_days(skipping: Client) -> None:
 
 async def test_node_that_is_lost_with_work_on_it_ends_after_a_day(skipping: Client) -> None:
     station, queue = Station(), f"test-{uuid.uuid4()}"
-    station.say(NodeUnreachable(accepted=True))
+    station.send_result(NodeUnreachable(accepted=True))
     for _ in range(40):
-        station.say(NodeUnreachable())
+        station.send_result(NodeUnreachable())
     async with worker_of(skipping, station, queue):
         policy = Policy(node_poll=timedelta(hours=2), deadline=timedelta(days=30))
         operation = await begin(skipping, station, queue, policy)
@@ -129,16 +131,16 @@ async def test_node_that_is_lost_with_work_on_it_ends_after_a_day(skipping: Clie
     assert last.dispatched_at == first.dispatched_at
 
 
-async def test_cancel_that_reaches_nobody_is_carried_over_and_ends_after_a_day(skipping: Client) -> None:
+async def test_undeliverable_cancel_survives_continue_as_new_and_ends_after_a_day(skipping: Client) -> None:
     station, queue = Station(), f"test-{uuid.uuid4()}"
     for _ in range(40):
-        station.say_to_cancel(CancelResult(unreachable=True))
+        station.answer_cancel(CancelResult(unreachable=True))
     async with worker_of(skipping, station, queue):
         operation = await begin(skipping, station, queue, Policy(node_poll=timedelta(hours=2)))
         await operation.begin_on_node()
         request = CancelRequest(op_id=operation.op_id, by="ada")
         await skipping.get_workflow_handle(operation.handle.id).signal(names.SIGNAL_CANCEL, request)
-        station.say(NodeUnreachable())
+        station.send_result(NodeUnreachable())
         assert (await ends_red(operation)).type == Reason.LOST_NODE
     last, cancelling = station.rows[-1], [row for row in station.rows if row.state is State.CANCELLING]
     assert last.run_id != cancelling[0].run_id, "it did continue as new"

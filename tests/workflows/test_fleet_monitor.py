@@ -1,4 +1,4 @@
-"""The fleet monitor goes on when the worker that ran it is gone, and two of it do no harm."""
+"""The fleet monitor continues on another worker when its own is lost."""
 
 import asyncio
 import uuid
@@ -8,10 +8,11 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from contracts import temporal as names
-from contracts.temporal import FleetWatch
-from workflows import policy
-from workflows.fleet_monitor import FleetMonitor
+from nodesmith.contracts.temporal import operations as names
+from nodesmith.contracts.temporal.operations import FleetWatch
+from nodesmith.workflows import policy
+from nodesmith.workflows.fleet_monitor import FleetMonitor
+from tests.deadlines import HANGS_S
 
 GONE_ON = timedelta(seconds=30)
 
@@ -37,7 +38,7 @@ async def test_another_worker_goes_on_when_one_falls_silent(client: Client) -> N
     watch = FleetWatch(heartbeat_timeout=timedelta(seconds=1))
     async with Worker(client, task_queue=queue, workflows=[FleetMonitor], activities=[watches.watch_fleet]):
         handle = await client.start_workflow(FleetMonitor.run, watch, id=queue, task_queue=queue)
-        assert [await asyncio.wait_for(watches.begun.get(), 30) for _ in range(2)] == [1, 2]
+        assert [await asyncio.wait_for(watches.begun.get(), HANGS_S) for _ in range(2)] == [1, 2]
         await handle.terminate("seen")
 
 

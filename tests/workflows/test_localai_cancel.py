@@ -1,18 +1,20 @@
-"""Cancel of an operation on a LocalAI worker, which cannot be interrupted and is sent everything by its follower."""
+"""Cancel of an operation on a LocalAI worker, which cannot be interrupted; its follower sends the command."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 from temporalio.client import Client, WorkflowFailureError
 
-from contracts import temporal as names
-from contracts.dispatch import CancelResult, NodeUnreachable, RowEnded
-from contracts.temporal import CancelRequest, OperationInput, Policy, RowEnd
-from domain.node import Protocol
-from domain.operation import Reason, State
-from runtime.temporal import TemporalRuns
+from nodesmith.contracts.temporal import operations as names
+from nodesmith.contracts.temporal.dispatch import CancelResult, NodeUnreachable, RowEnded
+from nodesmith.contracts.temporal.operations import CancelRequest, OperationInput, Policy, RowEnd
+from nodesmith.domain.node import Protocol
+from nodesmith.domain.operation import Reason, State
+from nodesmith.runtime.temporal import TemporalRuns
+from nodesmith.workflows.backend_operation import BackendOperation
+from tests.deadlines import HANGS_S
 from tests.workflows.station import QUICK, Operation, Station, a_request, worker_of
-from workflows.backend_operation import BackendOperation
 
 
 async def start(client: Client, station: Station, queue: str, policy: Policy = QUICK) -> Operation:
@@ -38,7 +40,7 @@ async def test_cancel_of_an_absent_worker_waits_between_its_tries(client: Client
         await ask_cancel(operation)
         await station.reached(State.CANCELLING)
         for _ in range(100):
-            station.say(NodeUnreachable(accepted=True))
+            station.send_result(NodeUnreachable(accepted=True))
         for _ in range(50):  # each is answered after what the run had to do before
             await operation.status()
         assert station.commands.qsize() <= 2
@@ -53,14 +55,14 @@ async def test_cancel_between_two_attempts_sends_nothing_more(client: Client, qu
         operation = await start(client, station, queue, patient)
         await station.commands.get()
         station.sent = 1
-        station.say(operation.failed(Reason.NODE_ERROR))
+        station.send_result(operation.failed(Reason.NODE_ERROR))
         await station.seen(lambda seen: bool(seen.rows) and seen.rows[-1].reason is Reason.BACK_OFF)
         await ask_cancel(operation)
         assert (await operation.result()).state is State.CANCELLED
     assert station.commands.empty()
 
 
-async def test_cancel_closes_as_the_row_that_its_follower_met(client: Client, queue: str) -> None:
+async def test_cancel_closes_with_the_row_end_that_its_follower_found(client: Client, queue: str) -> None:
     station = Station()
     async with worker_of(client, station, queue):
         operation = await start(client, station, queue)
@@ -69,7 +71,7 @@ async def test_cancel_closes_as_the_row_that_its_follower_met(client: Client, qu
         await station.reached(State.CANCELLING)
         end = RowEnd(state=State.FAILED, reason=Reason.ENDED_OUTSIDE)
         station.row_end = end
-        station.say(RowEnded(end=end))
+        station.send_result(RowEnded(end=end))
         with pytest.raises(WorkflowFailureError):
             await operation.result()
     assert station.states[-1] is State.CANCELLING, "the run wrote no end of its own"
@@ -85,6 +87,6 @@ async def test_cancel_by_a_person_replaces_one_that_may_be_dropped(client: Clien
     await ask_cancel(operation, only_undispatched=True, why=Reason.SUPERSEDED)
     await ask_cancel(operation)
     async with worker_of(client, station, queue):
-        assert (await station.cancels.get()).op_id == operation.op_id
+        assert (await asyncio.wait_for(station.cancels.get(), HANGS_S)).op_id == operation.op_id
         await ask_cancel(operation, force=True)
         assert (await operation.result()).state is State.CANCELLED

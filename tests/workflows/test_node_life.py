@@ -2,10 +2,10 @@
 
 import pytest
 
-from contracts import temporal as names
-from contracts.dispatch import NodeUnreachable
-from contracts.temporal import CancelRequest
-from domain.operation import Reason, State
+from nodesmith.contracts.temporal import operations as names
+from nodesmith.contracts.temporal.dispatch import NodeUnreachable
+from nodesmith.contracts.temporal.operations import CancelRequest
+from nodesmith.domain.operation import Reason, State
 from tests.workflows.conftest import Begin
 
 
@@ -23,7 +23,7 @@ async def test_what_waits_for_a_drained_node_ends_as_drained(begin: Begin) -> No
 @pytest.mark.parametrize(
     ("why", "told"), [(Reason.NODE_REMOVED, Reason.NODE_REMOVED), (Reason.REQUESTED, Reason.FORCED)]
 )
-async def test_the_operation_of_a_removed_node_ends_without_its_word_and_says_why(
+async def test_operation_of_removed_node_ends_without_the_node_and_names_the_reason(
     begin: Begin, why: Reason, told: Reason
 ) -> None:
     operation = await begin()

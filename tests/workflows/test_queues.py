@@ -1,12 +1,12 @@
-"""Which queue, limits and priority each activity of an operation is scheduled with, as its history has it."""
+"""Queue, timeouts and priority of each activity of an operation, read from its history."""
 
 from datetime import timedelta
 from typing import Any
 
-from contracts import temporal as names
-from contracts.dispatch import CancelResult
-from contracts.temporal import CancelRequest, Policy
-from domain.operation import State
+from nodesmith.contracts.temporal import operations as names
+from nodesmith.contracts.temporal.dispatch import CancelResult
+from nodesmith.contracts.temporal.operations import CancelRequest, Policy
+from nodesmith.domain.operation import State
 from tests.workflows.conftest import Begin
 from tests.workflows.station import Operation
 
@@ -26,7 +26,7 @@ async def test_cancel_has_the_control_queue_and_the_highest_priority(begin: Begi
     await operation.handle.signal(names.SIGNAL_CANCEL, request)
     await operation.station.cancels.get()  # as a local activity, which gives up soon
     await operation.station.cancels.get()
-    operation.station.say_to_cancel(CancelResult(stopped=True))
+    operation.station.answer_cancel(CancelResult(stopped=True))
     assert (await operation.result()).state is State.CANCELLED
     cancel, install = await scheduled(operation, "cancel_on_node"), await scheduled(operation, "run_on_node")
     assert (cancel.task_queue.name, install.task_queue.name) == (queue, f"{queue}-node")
@@ -37,7 +37,7 @@ async def test_install_has_the_default_limits_on_its_node(begin: Begin) -> None:
     """15 minutes for the request and one more to give the slot back; one attempt: the workflow owns the retries."""
     operation = await begin(policy=Policy())
     await operation.begin_on_node()
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(operation.succeeded())
     await operation.result()
     install = await scheduled(operation, "run_on_node")
     assert install.start_to_close_timeout.ToTimedelta() == timedelta(minutes=16)

@@ -1,4 +1,4 @@
-"""A reset in the Temporal Web UI: what has ended stays ended, what is open goes on."""
+"""Reset in the Temporal Web UI: an ended operation stays ended, an open one continues."""
 
 import uuid
 
@@ -9,13 +9,13 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from contracts.dispatch import Ended
-from contracts.messages import Outcome, Result
-from contracts.temporal import OperationResult
-from domain.operation import Reason, State
+from nodesmith.contracts.nats.messages import Outcome, Result
+from nodesmith.contracts.temporal.dispatch import Ended
+from nodesmith.contracts.temporal.operations import OperationResult
+from nodesmith.domain.operation import Reason, State
+from nodesmith.workflows.backend_operation import BackendOperation
 from tests.workflows.conftest import Begin
 from tests.workflows.station import Operation
-from workflows.backend_operation import BackendOperation
 
 
 async def reset(client: Client, operation: Operation) -> Operation:
@@ -66,8 +66,8 @@ async def test_reset_of_an_open_operation_goes_on_and_says_so(client: Client, be
     await operation.station.commands.get()
     after: Operation = await reset(client, operation)
     await operation.station.commands.get()
-    operation.station.say(operation.succeeded())
-    operation.station.say(operation.succeeded())
+    operation.station.send_result(operation.succeeded())
+    operation.station.send_result(operation.succeeded())
     result: OperationResult = await after.result()
     assert result.state is State.SUCCEEDED
     said = [row.detail for row in operation.station.rows if row.run_id == after.handle.run_id]

@@ -1,14 +1,16 @@
-"""PostgreSQL away at the wrong moment: nothing spins, and what was never sent is not told as lost."""
+"""PostgreSQL outages: the workflow backs off, and an unsent operation is not reported as lost."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from contracts import temporal as names
-from contracts.dispatch import CancelPending, CancelResult, NodeUnreachable, NotAdmitted
-from contracts.temporal import CancelRequest, NodeBack
-from domain.operation import State
+from nodesmith.contracts.temporal import operations as names
+from nodesmith.contracts.temporal.dispatch import CancelPending, CancelResult, NodeUnreachable, NotAdmitted
+from nodesmith.contracts.temporal.operations import CancelRequest, NodeBack
+from nodesmith.domain.operation import State
+from tests.deadlines import HANGS_S
 from tests.workflows.conftest import Begin
 from tests.workflows.station import QUICK
 
@@ -17,8 +19,8 @@ async def test_missing_row_that_cannot_be_written_is_waited_for(begin: Begin) ->
     """The permit answers and the write does not: each turn has its timer, and the row waits to be written once."""
     operation = await begin(at_once=NotAdmitted())
     station = operation.station
-    for _ in range(10_000):
-        station.say_at_once(NotAdmitted())
+    for _ in range(300):
+        station.answer_dispatch(NotAdmitted())
     station.database_is_up = False
     await station.refused_writes(4)
     assert len(station.dispatches) <= 4
@@ -55,15 +57,15 @@ async def test_operation_that_was_never_sent_expires_after_an_outage(begin: Begi
     assert station.rows[-1].state is State.EXPIRED
 
 
-async def test_run_that_forgot_a_cancel_carries_it_out(begin: Begin) -> None:
+async def test_run_without_its_cancel_signal_carries_out_the_recorded_cancel(begin: Begin) -> None:
     """Temporal was restored to a moment before the cancel; the row says `cancelling`."""
     operation = await begin(at_once=NodeUnreachable())
     station = operation.station
     await station.reached(State.WAITING)
     station.sent = 1
-    station.say_at_once(CancelPending(by="ada"))
+    station.answer_dispatch(CancelPending(by="ada"))
     await operation.handle.signal(names.SIGNAL_NODE_BACK, NodeBack(node_id="node"))
-    assert (await station.cancels.get()).op_id == operation.op_id
-    station.say_to_cancel(CancelResult(stopped=True))
+    assert (await asyncio.wait_for(station.cancels.get(), HANGS_S)).op_id == operation.op_id
+    station.answer_cancel(CancelResult(stopped=True))
     assert (await operation.result()).state is State.CANCELLED
     assert station.rows[-1].cancelled_by == "ada"

@@ -44,7 +44,7 @@ def _tokens() -> None:
 
 
 def _roles_of_browsers() -> None:
-    """Who is signed in has no role yet: signing in again gives one."""
+    """Sign out all browsers: their sessions have no role, and a new sign-in adds one."""
     for table in ("sign_in_codes", "sessions"):
         op.execute(f"DELETE FROM {table}")  # noqa: S608 - the two names above
         op.add_column(table, sa.Column("role", sa.Text(), nullable=False))

@@ -1,4 +1,4 @@
-"""A change is written down before it is made; how it went comes after."""
+"""An audit entry is written before its change is made; its outcome is added afterwards."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""When the process that is a node registered: of two that start at the same instant, one is the node."""
+"""When the current process of a node registered, to decide between two that start at the same time."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""An event is known by its run and number: a run that is played again writes nothing twice."""
+"""Events are unique by run and number, so that a replayed run writes none twice."""
 
 import sqlalchemy as sa
 from alembic import op

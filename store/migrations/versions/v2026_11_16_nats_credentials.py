@@ -1,4 +1,4 @@
-"""The voices on the bus that nodes were given, so that they can be taken away."""
+"""The NATS credentials of nodes, so that they can be revoked."""
 
 import sqlalchemy as sa
 from alembic import op

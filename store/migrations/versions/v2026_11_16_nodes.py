@@ -1,4 +1,4 @@
-"""Nodes: life, identity and liveness."""
+"""Nodes: lifecycle, identity and liveness."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""A key holds the digest of the whole request, a fresh id, and the job that it became. Older keys are forgotten."""
+"""A key holds the digest of the complete request, a new id, and the started job. Older keys are deleted."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "2026_11_17_monitor_ticks"
 
 
 def upgrade() -> None:
-    op.execute("DELETE FROM idempotency_keys")  # they name an intent, not a request: nothing to compare with
+    op.execute("DELETE FROM idempotency_keys")  # they identify an intent, not a request, and cannot be compared
     op.drop_column("idempotency_keys", "intent")
     op.add_column("idempotency_keys", sa.Column("digest", sa.Text(), nullable=False))
     op.add_column("idempotency_keys", sa.Column("job_id", sa.Text()))

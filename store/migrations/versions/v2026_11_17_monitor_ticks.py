@@ -1,4 +1,4 @@
-"""When the fleet monitor last completed a tick: workers start it again when it is silent."""
+"""The last completed tick of the fleet monitor: workers restart a silent one."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What was sent to a node stands in the row of the operation; events tell two results of one transition apart."""
+"""Operations record what was sent to the node; events distinguish two results of one transition."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,7 +1,7 @@
-"""Kills this process at one chosen moment: before or after the n-th call of one effect, and only once.
+"""Kills this process once at a chosen moment: before or after the n-th call of one method.
 
-On the PYTHONPATH of a stack under test. The file that NODESMITH_TEST_AIM names holds `module:Class.method when number`;
-it is removed as the process dies, so that its successor lives.
+On the PYTHONPATH of a stack under test. The file at NODESMITH_TEST_AIM contains `module:Class.method when number`;
+it is removed when the process dies, so that the restarted process survives.
 """
 
 import importlib.abc
@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import Any
 
 CALLS = {
-    "store.permits": ("PermitTable", ("permit", "withdraw")),
-    "store.operations": ("OperationTable", ("record",)),
-    "bus.commands": ("NodeClient", ("command", "cancel", "ask")),
+    "nodesmith.store.operations.permits": ("PermitTable", ("permit", "withdraw")),
+    "nodesmith.store.operations.operations": ("OperationTable", ("record",)),
+    "nodesmith.bus.commands": ("NodeClient", ("order", "cancel", "ask")),
 }
 
 
@@ -71,5 +71,5 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-if "NODESMITH_TEST_AIM" in os.environ and "workers.main" in sys.orig_argv:
+if "NODESMITH_TEST_AIM" in os.environ and "nodesmith.workers.main" in sys.orig_argv:
     sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,262 @@
+"""HTTP shapes of the galleries: catalogue, sources, uploads and upgrades."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
+
+from nodesmith.contracts.http.shared import Address, Shape
+from nodesmith.contracts.nats.messages import Installed
+from nodesmith.domain.trust import GalleryPolicy, GalleryTrust
+
+BUILTIN = "builtin"
+"""the gallery that the API itself serves: the backends of Nodesmith, and uploads"""
+
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+
+class BackendEntry(Shape):
+    """One backend of the catalogue."""
+
+    name: str
+    version: str
+    description: str = ""
+    uri: Address
+    sha256: str = ""
+    size: int = 0
+    gallery: str = ""
+
+
+class TrustRequest(Shape):
+    """`PUT /api/galleries/{name}/trust`: what its artifacts need. Replaces all settings at once."""
+
+    policy: GalleryPolicy = GalleryPolicy.DIGEST
+    """none: also archives without a sha256; digest; signed: by `keys`, by the metadata below `root`, or both"""
+    keys: list[Annotated[str, Field(max_length=4096)]] = Field(default_factory=list, max_length=16)
+    """public keys that sign artifacts: minisign keys, or Ed25519 and ECDSA P-256 keys in PEM (cosign)"""
+    threshold: int = Field(default=1, ge=1, le=16)
+    """how many of these keys must have signed an artifact"""
+    root: str = Field(default="", max_length=256_000)
+    """TUF root metadata: the index then needs signed metadata in the folder `metadata` beside it"""
+
+    def trusted(self) -> GalleryTrust:
+        return GalleryTrust(self.policy, tuple(self.keys), self.threshold, has_root=bool(self.root))
+
+
+class GalleryPlace(Shape):
+    """The address of a gallery, with LocalAI's keys."""
+
+    name: str = Field(min_length=1, max_length=64, pattern=_NAME)
+    url: Address = Field(min_length=1, max_length=2048)
+    """file://, http(s)://, or github:owner/repository/path@branch; a .ref file contains the name of a file beside it"""
+    mirrors: list[Address] = Field(default_factory=list, max_length=16)
+
+
+class GalleryRequest(GalleryPlace, TrustRequest):
+    """`POST /api/galleries`: its address, and what its artifacts need."""
+
+
+class GalleryView(GalleryPlace):
+    """A gallery, its trust settings, and the result of its last read."""
+
+    policy: GalleryPolicy = GalleryPolicy.DIGEST
+    key_ids: list[str] = Field(default_factory=list)
+    """the keys whose signature an artifact needs"""
+    threshold: int = 1
+    signed_index: bool = False
+    """its index is checked against signed TUF metadata"""
+    index_version: int = 0
+    """version of the signed index in use; older ones are refused"""
+    index_expires_at: datetime | None = None
+    """when the signed index in use expires; afterwards nothing is installed from it"""
+    entries: int = 0
+    unusable: int = 0
+    source: Address = ""
+    """the address that the copy in use came from"""
+    fetched_at: datetime | None = None
+    """when the copy in use was last confirmed as the newest"""
+    checked_at: datetime | None = None
+    error: Address = ""
+    """why the last read failed; the copy in use is then older"""
+    created_by: str = ""
+    created_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class GalleryCopy:
+    """A gallery as last read, and what the next read needs; not sent over HTTP."""
+
+    request: GalleryRequest
+    content: str
+    source: str
+    etag: str
+    cooling: Mapping[str, float]
+    """failed address -> until when it is skipped (seconds since 1970)"""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """for a signed index: role -> its newest verified document"""
+    index_version: int = 0
+    index_expires_at: datetime | None = None
+
+    def trust(self) -> GalleryTrust:
+        trusted = self.request.trusted()
+        return replace(trusted, version=self.index_version, expires_at=self.index_expires_at)
+
+
+@dataclass(frozen=True)
+class IndexProof:
+    """The verified metadata of a signed index, kept so that nothing older is accepted later. Not sent over HTTP."""
+
+    root_version: int
+    version: int
+    """version of the timestamp: it increases with every signing"""
+    expires_at: datetime
+    metadata: Mapping[str, str]
+    length: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class FreshIndex:
+    """The result of reading an address; without content, the existing copy is current. Not sent over HTTP."""
+
+    source: str
+    etag: str
+    content: str | None
+    cooling: Mapping[str, float]
+    proof: IndexProof | None = None
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A backend on a node; not sent over HTTP."""
+
+    node_id: str
+    node_name: str
+    node_status: str
+    installed: Installed
+
+
+class UnusableEntry(Shape):
+    """An entry of a gallery that cannot be installed."""
+
+    gallery: str
+    name: str
+    reason: str
+    line: int = 0
+
+
+class InstalledOn(Shape):
+    """One node that has a backend; LocalAI's NodeBackendRef."""
+
+    node_id: str
+    node_name: str
+    node_status: str = ""
+    version: str = ""
+    digest: str = ""
+    uri: Address = ""
+    installed_at: datetime | None = None
+
+
+class CatalogueEntry(BackendEntry):
+    """One backend of the catalogue: LocalAI's fields, and ours."""
+
+    id: str
+    """gallery@name"""
+    icon: Address = ""
+    license: str = ""
+    urls: list[Address] = Field(default_factory=list)
+    tags: list[str] = Field(default_factory=list)
+    installed: bool = False
+    processing: bool = False
+    jobID: str = ""  # noqa: N815 - LocalAI's name
+    isDeletion: bool = False  # noqa: N815
+    isMeta: bool = False  # noqa: N815
+    isAlias: bool = False  # noqa: N815
+    isDevelopment: bool = False  # noqa: N815
+    capabilities: dict[str, str] = Field(default_factory=dict)
+    metaBackendFor: str = ""  # noqa: N815
+    nodes: list[InstalledOn] = Field(default_factory=list)
+    # our fields
+    family: str = ""
+    alias: str = ""
+    mirrors: list[Address] = Field(default_factory=list)
+    platforms: list[str] = Field(default_factory=list)
+    notes: str = ""
+    verification: str = ""
+    """how an install is verified: the policy of its gallery"""
+    upgradable_on: list[str] = Field(default_factory=list)
+    """names of the nodes that have an older or a different build"""
+
+
+class NodeSuitability(Shape):
+    """How a backend fits a node, and which build the node would get."""
+
+    node_id: str
+    node_name: str
+    node_status: str
+    capability: str
+    suitability: str
+    """compatible; override: made for other hardware, may start if forced; impossible"""
+    build: str = ""
+    reason: str = ""
+
+
+class GalleryName(Shape):
+    name: str
+    url: Address = ""
+
+
+class CataloguePage(Shape):
+    """`GET /api/backends`; without `page` and `items`, all of them."""
+
+    backends: list[CatalogueEntry]
+    repositories: list[GalleryName]
+    allTags: list[str]  # noqa: N815
+    processingBackends: dict[str, str] = Field(default_factory=dict)  # noqa: N815
+    taskTypes: dict[str, str] = Field(default_factory=dict)  # noqa: N815
+    availableBackends: int  # noqa: N815
+    installedBackends: int  # noqa: N815
+    currentPage: int = 1  # noqa: N815
+    totalPages: int = 1  # noqa: N815
+    prevPage: int = 1  # noqa: N815
+    nextPage: int = 1  # noqa: N815
+    systemCapability: str = ""  # noqa: N815
+    """empty: suitability is determined per node, not for the API's machine"""
+    preferDevelopmentBackends: bool = False  # noqa: N815
+    unusable: list[UnusableEntry] = Field(default_factory=list)
+    stale: bool = False
+    """the database does not answer: galleries as last known, without information about nodes"""
+
+
+class NodeDrift(Shape):
+    node_id: str
+    node_name: str
+    version: str = ""
+    digest: str = ""
+
+
+class UpgradeInfo(Shape):
+    """LocalAI's UpgradeInfo: the version most nodes have, the gallery's version, and the nodes that differ."""
+
+    backend_name: str
+    installed_version: str
+    available_version: str
+    installed_digest: str = ""
+    available_digest: str = ""
+    node_drift: list[NodeDrift] = Field(default_factory=list)
+    # our fields
+    family: str = ""
+    nodes: list[str] = Field(default_factory=list)
+    """names of the nodes that an upgrade would change"""
+    checked_at: datetime | None = None
+    """when the registry was last asked; None if the gallery itself states the version"""
+
+
+class UploadView(BackendEntry):
+    """An archive that was uploaded into the built-in gallery."""
+
+    tags: list[str] = Field(default_factory=list)
+    uploaded_by: str = ""
+    uploaded_at: datetime | None = None

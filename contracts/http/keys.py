@@ -1,0 +1,70 @@
+"""HTTP shapes of the control plane's keys, without their secrets."""
+
+import enum
+from dataclasses import dataclass
+from datetime import datetime
+
+from pydantic import Field
+
+from nodesmith.contracts.http.shared import Shape
+
+
+class OrderKeyView(Shape):
+    kid: str
+    until: datetime
+    """nodes reject its signatures after this time"""
+    signs: bool
+    """this API signs orders with it"""
+
+
+class NodesBehind(Shape):
+    """Nodes without the newest trust list: they still accept the keys of an older list."""
+
+    count: int
+    names: list[str]
+    """the first few names"""
+
+
+class KeysView(Shape):
+    """The keys that nodes trust."""
+
+    version: int
+    """version of the trust list"""
+    trust: str
+    """fingerprint of the root key, for `nodesmith agent join --trust`"""
+    keys: list[OrderKeyView]
+    nodes_behind: NodesBehind | None = None
+    """None where a folder of keys is read without an API"""
+
+
+class Relation(enum.StrEnum):
+    """How the trust lists of one API relate to those of its installation."""
+
+    SAME = "same"
+    NEWER = "newer"
+    OLDER = "older"
+    FOREIGN = "foreign"
+    """neither is a continuation of the other"""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The trust lists of one API compared with the recorded ones."""
+
+    relation: Relation
+    version: int
+    root: str
+    """fingerprint"""
+    recorded_version: int
+    recorded_root: str
+
+
+class RotateKeys(Shape):
+    """`POST /api/keys/rotate`."""
+
+    revoke: bool = Field(
+        default=False,
+        description="Nodes immediately reject what older keys signed: for a stolen key. Open operations end and "
+        "have to be requested again.",
+    )
+    root: bool = Field(default=False, description="Replace the root key too; nodes follow automatically.")

@@ -1,0 +1,73 @@
+"""HTTP shapes shared by several modules."""
+
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+
+from nodesmith.domain.addresses import without_query
+
+_HIDES_QUERIES: ContextVar[bool] = ContextVar("hides_queries", default=False)
+
+
+def hide_queries(*, hidden: bool) -> None:
+    """Set whether the response to this request shows the queries of addresses, which may be secrets."""
+    _HIDES_QUERIES.set(hidden)
+
+
+def _shown(address: str) -> str:
+    return without_query(address) if _HIDES_QUERIES.get() else address
+
+
+def _shown_everywhere(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _shown_everywhere(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_shown_everywhere(each) for each in value]
+    return _shown(value) if isinstance(value, str) else value
+
+
+Address = Annotated[str, PlainSerializer(_shown, return_type=str, when_used="json")]
+"""an address, or text with addresses; only admins see the queries"""
+Facts = Annotated[dict[str, Any], PlainSerializer(_shown_everywhere, return_type=dict[str, Any], when_used="json")]
+"""any value that may contain addresses; only admins see the queries"""
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class Problem(Shape):
+    """RFC 9457, plus `error` in the shape that LocalAI's clients of that path expect."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    code: str
+    remedy: str = ""
+    error: Any = None
+
+
+class Message(Shape):
+    message: str
+
+
+class ReasonBody(Shape):
+    """Reason for a change, kept in the audit trail."""
+
+    reason: str = Field(default="", max_length=500)
+
+
+class Readiness(Shape):
+    ready: bool
+    missing: dict[str, str] = Field(default_factory=dict)
+    """server that does not answer -> consequence"""
+    degraded: dict[str, str] = Field(default_factory=dict)
+    """problem that does not stop requests -> consequence"""
+
+
+class SignInLink(Shape):
+    url: str
+    expires_at: datetime

@@ -1,0 +1,474 @@
+"""NATS messages. Protocol 1 is LocalAI's, field for field; protocol 2 adds fields that a LocalAI worker ignores."""
+
+import json
+from datetime import datetime
+from enum import auto
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from nodesmith.contracts.http.shared import Address
+from nodesmith.contracts.nats.readings import (
+    LONGEST_IDENTIFIER,
+    OR_NOT_KNOWN,
+    ByteCount,
+    Bytes,
+    Caption,
+    Captions,
+    Decision,
+    Elapsed,
+    Eta,
+    Identifier,
+    Moment,
+    OpId,
+    OpIds,
+    Percentage,
+    Rate,
+    RetryAfter,
+    Sentence,
+    Word,
+)
+from nodesmith.domain.operation import Kind, Phase, Reason
+from nodesmith.domain.wire_enum import WireEnum
+
+
+class Message(BaseModel):
+    """A message on NATS. Unknown fields are ignored, so either side may be newer."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    def encode(self) -> bytes:
+        """Omit fields that are not set: LocalAI's workers treat absent and empty alike."""
+        return self.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Self:
+        """Parse the message; raise `ValueError` if the payload is not one."""
+        return cls.model_validate_json(payload)
+
+
+class Signed(Message):
+    """Signed bytes. `payload` is parsed only after the signature was verified."""
+
+    kid: str
+    payload: str
+    signature: str
+
+
+class Installed(Message):
+    """One backend on a node's disk; an entry of `backend.list`."""
+
+    name: str = ""
+    is_system: bool = False
+    is_meta: bool = False
+    installed_at: datetime | None = None
+    gallery_url: Address = ""
+    version: str = ""
+    uri: Address = ""
+    digest: str = ""
+    # protocol 2
+    family: str = ""
+    previous_version: str = ""
+    previous_digest: str = ""
+
+
+class BackendList(Message):
+    """Reply to `backend.list`. LocalAI sends null for an empty list."""
+
+    backends: list[Installed] = Field(default_factory=list)
+    error: Sentence = ""
+
+    @field_validator("backends", mode="before")
+    @classmethod
+    def _null_is_empty(cls, value: object) -> object:
+        return value or []
+
+    @field_validator("backends")
+    @classmethod
+    def _names_can_be_keys(cls, backends: list[Installed]) -> list[Installed]:
+        if any(len(name) > LONGEST_IDENTIFIER for each in backends for name in (each.name, each.family)):
+            raise ValueError(f"the name of a backend has more than {LONGEST_IDENTIFIER} characters")
+        return backends
+
+
+class UpgradePolicy(WireEnum):
+    """How a running backend is replaced by another version."""
+
+    RESTART = auto()
+    """stop the running processes, swap, start the same processes again"""
+    OVERLAP = auto()
+    """start the new version before the old one stops"""
+    UNKNOWN = auto()
+
+
+class Command(Message):
+    """`backend.install`, `.upgrade` and `.delete`: change a backend. `kind` says for protocol 2 which change."""
+
+    backend: str = ""
+    model_id: str = ""
+    backend_galleries: str = ""
+    uri: str = ""
+    name: str = ""
+    alias: str = ""
+    replica_index: int = 0
+    force: bool = False
+    op_id: str = ""
+    # protocol 2
+    kind: Kind = Kind.UNKNOWN
+    family: str = ""
+    decision: int = 0
+    version: str = ""
+    sha256: str = ""
+    size: int = 0
+    mirrors: list[str] = Field(default_factory=list)
+    """other places of the same artifact, in the order in which they are tried"""
+    start: bool = False
+    """start the backend afterwards; by default an install starts nothing"""
+    policy: UpgradePolicy = UpgradePolicy.RESTART
+    iat: int = 0
+    """when the order was issued"""
+    signed: Signed | None = None
+    """for a stop: our own agents read only this"""
+
+
+class Answer(WireEnum):
+    """A protocol-2 node's reply to a command, within 5 s."""
+
+    ACCEPTED = auto()
+    """the node has begun new work"""
+    ATTACHED = auto()
+    """this work is running already; its outcome will be published"""
+    ENDED = auto()
+    """this work has ended; `outcome` repeats the result"""
+    BUSY = auto()
+    """another operation holds this backend: `busy_op_id`"""
+    REFUSED = auto()
+    """will never be done: cancelled before, or not understood; `reason` and `error` say why"""
+    UNKNOWN = auto()
+
+
+class Result(WireEnum):
+    SUCCEEDED = auto()
+    FAILED = auto()
+    CANCELLED = auto()
+    INTERRUPTED = auto()
+    """the agent died during the work and does not resume it: send the command again"""
+    UNKNOWN = auto()
+
+
+class Outcome(Message):
+    """The result of an operation on its node; published on `...<op>.outcome` and kept in the node's journal.
+
+    A signed outcome is serialised as its envelope, the node's own bytes, so it can be verified wherever it is stored.
+    """
+
+    op_id: OpId
+    node_id: Identifier = ""
+    backend: str = ""
+    family: str = ""
+    decision: Decision = 0
+    result: Result = Result.UNKNOWN
+    reason: Reason | None = None
+    error: Sentence = ""
+    retry_after_s: RetryAfter = None
+    """set if the source requested it (429, 503)"""
+    changed: bool = False
+    """false: the requested state was present already"""
+    before: Installed | None = None
+    after: Installed | None = None
+    bytes_fetched: ByteCount = 0
+    bytes_reused: ByteCount = 0
+    """reused from a partial download"""
+    addresses: dict[str, str] = Field(default_factory=dict)
+    """started processes: process key -> host:port"""
+    stopped_process_keys: list[str] = Field(default_factory=list)
+    signed: str = Field(default="", exclude=True)
+    """the envelope of the outcome: `<public key>.<signature>.<json>`"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_envelope(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        payload = json.loads(value.split(".", 2)[-1])
+        if not isinstance(payload, dict):
+            raise ValueError("an outcome must be a JSON object")  # noqa: TRY004 - pydantic reads this one
+        return {**payload, "signed": value}
+
+    @model_serializer(mode="wrap", when_used="json")
+    def _write_envelope(self, write: SerializerFunctionWrapHandler) -> Any:
+        return self.signed or write(self)
+
+
+class CommandReply(Message):
+    """Reply to a command. Protocol 1 fills the first three and replies at the end; protocol 2 replies at once."""
+
+    success: bool = False
+    address: str = ""
+    error: Sentence = ""
+    stopped_process_keys: list[str] = Field(default_factory=list)
+    reports_stopped_processes: bool = False
+    # protocol 2
+    op_id: str = ""
+    answer: Answer = Answer.UNKNOWN
+    busy_op_id: str = ""
+    reason: Reason | None = None
+    outcome: Outcome | None = None
+
+
+class Progress(Message):
+    """A gauge: safe to lose, never used for a decision. `current` and `total` are LocalAI's human-readable sizes."""
+
+    op_id: OpId
+    node_id: Identifier = ""
+    backend: Caption = ""
+    file_name: Caption = ""
+    current: Caption = ""
+    total: Caption = ""
+    percentage: Percentage = 0.0
+    phase: Phase = Phase.UNKNOWN
+    # protocol 2
+    family: Caption = ""
+    decision: Decision = 0
+    seq: Decision = 0
+    """increases within one decision: readers drop older values"""
+    bytes_done: ByteCount = 0
+    bytes_total: ByteCount = 0
+    rate: Rate = 0.0
+    """bytes per second, over the last few seconds"""
+    eta_s: Eta = None
+
+    def encode(self) -> bytes:
+        """Always include `percentage`: LocalAI's readers rely on it."""
+        return self.model_dump_json(exclude_none=True).encode()
+
+
+class OpQuestion(Message):
+    """`backend.op`: request the status of an operation."""
+
+    op_id: str
+
+
+class NodeOperationStatus(WireEnum):
+    RUNNING = auto()
+    ENDED = auto()
+    INTERRUPTED = auto()
+    UNKNOWN = auto()
+    """the node does not know the operation: send the command again"""
+
+
+class OpReply(Message):
+    op_id: OpId
+    standing: NodeOperationStatus = NodeOperationStatus.UNKNOWN
+    decision: Decision = 0
+    progress: Progress | None = None
+    outcome: Outcome | None = None
+
+
+class CancelMode(WireEnum):
+    DISCARD = auto()
+    """delete partial downloads"""
+    KEEP = auto()
+    """keep them for the next operation"""
+    UNKNOWN = auto()
+
+
+class CancelCommand(Message):
+    """`backend.cancel`: stop this operation, and never change the node for it again."""
+
+    op_id: str
+    family: str = ""
+    mode: CancelMode = CancelMode.DISCARD
+
+
+class CancelAnswer(WireEnum):
+    STOPPED = auto()
+    """the tombstone is on disk and nothing runs: this operation will not change the node again"""
+    TOO_LATE = auto()
+    """it ended before the cancel arrived; `outcome` has the result"""
+    UNKNOWN = auto()
+
+
+class CancelReply(Message):
+    op_id: OpId
+    answer: CancelAnswer = CancelAnswer.UNKNOWN
+    stopped_after_s: Elapsed = 0.0
+    """from the arrival of the cancel to the last byte written"""
+    bytes_done: ByteCount = 0
+    outcome: Outcome | None = None
+    error: Sentence = ""
+
+
+class LogsQuestion(Message):
+    """`backend.logs`: read the output of a backend. Without `cursor` the tail; with it, newer output, waited for."""
+
+    backend: str = ""
+    """a process key, or a backend's name; empty: list the keys"""
+    cursor: int | None = None
+    lines: int = 200
+    wait_s: float = 0.0
+    """follow: reply when there is more output, at the latest after this time"""
+
+
+class LogsReply(Message):
+    keys: list[str] = Field(default_factory=list)
+    """the processes that have a log"""
+    key: str = ""
+    lines: list[str] = Field(default_factory=list)
+    cursor: int = 0
+    """where the next request continues"""
+    error: str = ""
+
+
+class RunningModel(Message):
+    model_id: str
+    replica_index: int = 0
+    address: str = ""
+    """as seen on the node: 127.0.0.1:<port>"""
+    # protocol 2
+    backend: str = ""
+    version: str = ""
+
+
+class RunningModels(Message):
+    """Reply to `models.running`, without processes that are being stopped."""
+
+    models: list[RunningModel] = Field(default_factory=list)
+    error: str = ""
+
+    def encode(self) -> bytes:
+        """Include empty lists and every index: LocalAI's readers expect them."""
+        return self.model_dump_json(exclude_none=True).encode()
+
+
+class ModelQuestion(Message):
+    """`model.unload`, `model.stop` and `model.delete`."""
+
+    model_name: str = ""
+    address: str = ""
+    process_key: str = ""
+    expected_address: str = ""
+    force: bool = False
+    # protocol 2
+    signed: Signed | None = None
+    """the same message, signed: our own agents read only this"""
+
+
+class ModelReply(Message):
+    """Reply to `model.unload` and `model.delete`."""
+
+    success: bool = False
+    error: str = ""
+
+
+class ModelStopped(Message):
+    """Reply to `model.stop`, sent when the process has ended. If nothing runs: `terminated` without `matched`."""
+
+    matched: bool = False
+    freed: bool = False
+    terminated: bool = False
+    process_key: str = ""
+    address: str = ""
+    error: str = ""
+
+
+class BackendConfinement(Message):
+    """How the backends of a node are confined, as its agent determined at start-up."""
+
+    mode: Caption = ""
+    """on, off or require"""
+    landlock_abi: Decision = 0
+    """0: the kernel has no Landlock"""
+    user: Caption = ""
+    """the user that runs the backends"""
+    missing: Captions = Field(default_factory=list)
+    """what backends can reach although they should not"""
+
+
+class Resources(Message):
+    """A node's resources; 0 means none, None means unknown. Field names are LocalAI's."""
+
+    total_vram: Bytes = None
+    available_vram: Bytes = None
+    total_ram: Bytes = None
+    available_ram: Bytes = None
+    total_disk: Bytes = None
+    available_disk: Bytes = None
+    gpu_vendor: Word = None
+    gpu_compute_capability: Word = None
+    capability: Word = None
+    confinement: Annotated[BackendConfinement | None, OR_NOT_KNOWN] = None
+    """sent at registration; not by LocalAI workers"""
+
+
+class Heartbeat(Message):
+    """A heartbeat. It uses NATS, the link that carries commands, so that a dead link cannot look healthy."""
+
+    node_id: Identifier
+    boot_id: Identifier = ""
+    seq: Decision = 0
+    """increases within one boot: a replayed heartbeat is ignored"""
+    at: Moment = None
+    """the node's clock; increases over boots, so that a heartbeat of an old boot cannot be replayed"""
+    open_ops: OpIds = Field(default_factory=list)
+    resources: Resources = Field(default_factory=Resources)
+    trust_version: Decision = 0
+    """version of the trust list that the node has pinned; 0: not reported"""
+
+    @field_validator("resources", mode="before")
+    @classmethod
+    def _unreadable_is_not_known(cls, value: object) -> object:
+        return value if isinstance(value, dict | Resources) else {}
+
+    def encode(self) -> bytes:
+        return self.model_dump_json(exclude_none=True).encode()
+
+
+class StopWhy(WireEnum):
+    """Why the control plane stops a node; a LocalAI worker ignores the reason and leaves."""
+
+    ASKED = auto()
+    REMOVED = auto()
+    """an admin removed the node: the agent must not return on its own"""
+    CREDENTIAL_RESET = auto()
+    """the name was released for another machine: the agent must not return on its own"""
+    IDENTITY_IN_USE = auto()
+    """another process runs as this node: retry later"""
+    NOT_KNOWN = auto()
+    """the control plane does not know this node (an older registry was restored): register again"""
+    UNKNOWN = auto()
+
+
+class StopBackend(Message):
+    """`backend.stop`: a backend, a model, or one `model#replica`; empty means all."""
+
+    backend: str = ""
+    force: bool = False
+    signed: Signed | None = None
+    """the same message, signed: our own agents read only this"""
+
+
+class StopOrder(Message):
+    """`nodes.<id>.stop`; an empty or `null` message is a plain order to leave."""
+
+    why: StopWhy = StopWhy.ASKED
+    boot_id: str = ""
+    """stops only the process of this boot; empty: all"""
+
+
+class BootQuestion(Message):
+    """`nodes.<id>.boot`: asks whether the process of this boot is connected; only that process replies."""
+
+    boot_id: str
+
+
+class BootReply(Message):
+    boot_id: str

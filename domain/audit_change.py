@@ -1,0 +1,26 @@
+"""A change by a user, as stored in the audit trail."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ChangeState(StrEnum):
+    """Whether a change was completed; it is recorded before it is made, so that none is missed."""
+
+    DONE = "done"
+    UNKNOWN = "unknown"
+    """started; the process died or failed before it recorded the result"""
+
+
+@dataclass(frozen=True)
+class AuditChange:
+    actor: str
+    action: str
+    """resource and verb: nodes.approve"""
+    target: str
+    """its name, as users know it"""
+    target_id: str = ""
+    before: Mapping[str, object] | None = None
+    after: Mapping[str, object] | None = None
+    reason: str = ""

@@ -1,0 +1,123 @@
+"""Invites: one command line with which other machines join, limited in time and number of uses."""
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from nodesmith.contracts.http.access import InviteCreated, InviteRequest, InviteView
+from nodesmith.contracts.http.nodes import RegisterRequest, RegisterResponse
+from nodesmith.domain.access import Caller
+from nodesmith.domain.audit_change import AuditChange
+from nodesmith.domain.errors import InvalidRequest, NodesmithError, UnknownInvite
+from nodesmith.domain.node import Protocol as Wire
+from nodesmith.domain.secrets import hash_token
+
+_PREFIX = "nsinv-"
+
+
+class InviteTable(Protocol):
+    async def create(
+        self, request: InviteRequest, *, token_hash: str, created_by: str, expires_at: datetime
+    ) -> InviteView: ...
+    async def list(self) -> Sequence[InviteView]: ...
+    async def revoke(self, invite_id: str) -> InviteView | None: ...
+    async def redeem(self, token_hash: str, *, node_name: str, machine_id: str) -> tuple[InviteView, bool]: ...
+    async def release_use(self, invite_id: str, *, node_name: str, machine_id: str) -> None: ...
+
+
+class NodeLabels(Protocol):
+    async def merge(self, node_id: str, labels: Mapping[str, str]) -> Mapping[str, str]: ...
+
+
+class AuditTrail(Protocol):
+    async def begin(self, change: AuditChange) -> int: ...
+    async def complete(self, entry: int, change: AuditChange) -> None: ...
+    async def forget(self, entry: int) -> None: ...
+
+
+class Register(Protocol):
+    def __call__(self, request: RegisterRequest, *, approve: bool) -> Awaitable[RegisterResponse]: ...
+
+
+class RootKey(Protocol):
+    """The root key of all orders; a joining machine pins its fingerprint."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class JoinAddress:
+    """Address, CA and root key with which other machines reach and verify the API."""
+
+    url: str
+    ca_pem: str
+    ca_sha256: str
+    root: RootKey
+
+    def command(self, token: str) -> str:
+        pinned = f" --ca-sha256 {self.ca_sha256}" if self.ca_sha256 else ""
+        return f"nodesmith agent join {self.url} {token}{pinned} --trust {self.root.fingerprint}"
+
+
+@dataclass(frozen=True)
+class Invites:
+    table: InviteTable
+    labels: NodeLabels
+    trail: AuditTrail
+    join_address: JoinAddress
+    clock: Callable[[], datetime]
+
+    async def create(self, request: InviteRequest, *, by: Caller) -> InviteCreated:
+        token = _PREFIX + secrets.token_urlsafe(32)
+        made = await self.table.create(
+            request,
+            token_hash=hash_token(token),
+            created_by=by.name,
+            expires_at=self.clock() + timedelta(seconds=request.ttl_s),
+        )
+        return InviteCreated(
+            **made.model_dump(),
+            token=token,
+            url=self.join_address.url,
+            ca_sha256=self.join_address.ca_sha256,
+            trust=self.join_address.root.fingerprint,
+            command=self.join_address.command(token),
+        )
+
+    async def revoke(self, invite_id: str) -> InviteView:
+        revoked = await self.table.revoke(invite_id)
+        if revoked is None:
+            raise UnknownInvite(f"There is no invite {invite_id} in force.", invite=invite_id)
+        return revoked
+
+    async def admit(self, request: RegisterRequest, token: str, register: Register) -> RegisterResponse:
+        """Count a use, register the node, set its labels; a failed registration releases the use."""
+        if request.protocol is Wire.LOCALAI:
+            raise InvalidRequest("token: an invite is for our own agent, not for a LocalAI worker.", field="token")
+        machine = {"node_name": request.name, "machine_id": request.machine_id}
+        invite, is_counted = await self.table.redeem(hash_token(token), **machine)
+        joining = _joining(invite, request.name)
+        entry = await self.trail.begin(joining)
+        try:
+            response = await register(request, approve=invite.approve)
+        except NodesmithError:
+            if is_counted:
+                await self.table.release_use(invite.id, **machine)
+            await self.trail.forget(entry)
+            raise
+        if invite.labels:
+            await self.labels.merge(response.id, invite.labels)
+        await self.trail.complete(entry, replace(joining, target_id=response.id))
+        return response
+
+
+def _joining(invite: InviteView, name: str) -> AuditChange:
+    after = {"approved": invite.approve, "labels": invite.labels}
+    return AuditChange(f"invite {invite.id}", "nodes.join", name, after=after)
+
+
+def is_invite(token: str) -> bool:
+    return token.startswith(_PREFIX)

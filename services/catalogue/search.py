@@ -1,0 +1,218 @@
+"""The catalogue for people: search, pages, and the nodes that have each backend."""
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from nodesmith.contracts.http.galleries import (
+    CatalogueEntry,
+    CataloguePage,
+    GalleryName,
+    Installation,
+    InstalledOn,
+    NodeSuitability,
+    UnusableEntry,
+    UpgradeInfo,
+)
+from nodesmith.contracts.http.nodes import NodeView
+from nodesmith.domain.errors import NoBuildForNode, ServiceUnavailable, UnknownBackend
+from nodesmith.domain.identity import family_of
+from nodesmith.domain.node import NodeType
+from nodesmith.gallery.catalogue import Catalogue
+from nodesmith.gallery.entries import Entry
+from nodesmith.gallery.suitability import Suitability, capability_of, suitability
+from nodesmith.services.catalogue.galleries import Galleries
+from nodesmith.services.catalogue.upgrades import Upgrades
+from nodesmith.services.operations.artifact_check import requirement
+
+EVERYTHING = 10_000
+
+
+class InstalledFamilies(Protocol):
+    async def families(self) -> set[str]: ...
+    async def list(self, families: Collection[str] | None = None) -> Sequence[Installation]: ...
+
+
+@dataclass(frozen=True)
+class Search:
+    """Filter, order and page of a catalogue request."""
+
+    term: str = ""
+    tag: str = ""
+    gallery: str = ""
+    page: int = 1
+    items: int = EVERYTHING
+    sort: str = "name"
+    descending: bool = False
+
+
+@dataclass(frozen=True)
+class CatalogueService:
+    galleries: Galleries
+    fleet: InstalledFamilies
+    upgrades: Upgrades
+
+    async def page(self, search: Search) -> CataloguePage:
+        """One page; without the database it is the last known catalogue, without nodes and marked stale."""
+        try:
+            await self.galleries.sync()
+            return await self._page(search, await self.fleet.families(), await self._repositories())
+        except ServiceUnavailable:
+            return (await self._page(search, None, [])).model_copy(update={"stale": True})
+
+    async def _repositories(self) -> list[GalleryName]:
+        return [GalleryName(name=view.name, url=view.url) for view in await self.galleries.list()]
+
+    async def _page(
+        self, search: Search, known: Collection[str] | None, repositories: list[GalleryName]
+    ) -> CataloguePage:
+        catalogue, installed = self.galleries.catalogue, known or ()
+        found = [entry for entry in catalogue.listed() if _matches(entry, search)]
+        found.sort(key=lambda entry: _order(entry, search.sort, installed), reverse=search.descending)
+        pages = max(1, math.ceil(len(found) / search.items))
+        page = min(max(1, search.page), pages)
+        shown = found[(page - 1) * search.items : page * search.items]
+        return CataloguePage(
+            backends=await self._views(shown, is_fleet_known=known is not None),
+            repositories=repositories,
+            allTags=sorted({tag for entry in catalogue.listed() for tag in entry.tags}),
+            availableBackends=len(found),
+            installedBackends=len(installed),
+            currentPage=page,
+            totalPages=pages,
+            prevPage=max(1, page - 1),
+            nextPage=min(pages, page + 1),
+            unusable=_unusable(catalogue, search),
+        )
+
+    async def _views(self, shown: Sequence[Entry], *, is_fleet_known: bool) -> list[CatalogueEntry]:
+        families = {entry.artifact.family for entry in shown} | {family_of(entry.artifact.name) for entry in shown}
+        where: dict[str, list[Installation]] = defaultdict(list)
+        for each in await self.fleet.list(families) if is_fleet_known else ():
+            where[family_of(each.installed.name)].append(each)
+        upgrades = await self.upgrades.list() if is_fleet_known else {}
+        listed_by_metas = {
+            family_of(name)
+            for entry in self.galleries.catalogue.listed()
+            if entry.is_meta
+            for name in entry.capabilities.values()
+        }
+        views = [
+            _view(entry, where, upgrades, is_alias=family_of(entry.artifact.name) in listed_by_metas) for entry in shown
+        ]
+        needed = {view.gallery: self._requirement(view.gallery) for view in views}
+        return [view.model_copy(update={"verification": needed[view.gallery]}) for view in views]
+
+    def _requirement(self, gallery: str) -> str:
+        return requirement(gallery, self.galleries.catalogue.trust(gallery))
+
+    async def suitability(self, backend: str, nodes: Sequence[NodeView]) -> list[NodeSuitability]:
+        """The suitability of a backend for each node."""
+        await self.galleries.sync()
+        entry = self.galleries.catalogue.find(backend)
+        if entry is None:
+            raise UnknownBackend(f"No gallery has the backend {backend}.", backend=backend)
+        return [self._suitability_for(backend, node) for node in nodes if node.node_type is NodeType.BACKEND]
+
+    def _suitability_for(self, backend: str, node: NodeView) -> NodeSuitability:
+        capability, reason = capability_of(node.capability, node.gpu_vendor, node.total_vram), ""
+        try:
+            artifact = self.galleries.catalogue.resolve(backend, capability=capability)
+        except NoBuildForNode as nothing:
+            artifact, reason = None, nothing.message
+        fits = suitability(artifact, capability) if artifact else Suitability.IMPOSSIBLE
+        return NodeSuitability(
+            node_id=node.id,
+            node_name=node.name,
+            node_status=node.status,
+            capability=capability,
+            suitability=fits,
+            build=artifact.name if artifact else "",
+            reason=reason,
+        )
+
+
+def _matches(entry: Entry, search: Search) -> bool:
+    artifact = entry.artifact
+    if search.tag and search.tag.casefold() not in {tag.casefold() for tag in entry.tags}:
+        return False
+    if search.gallery and search.gallery.casefold() != entry.gallery.casefold():
+        return False
+    text = " ".join((artifact.name, artifact.description, entry.alias, entry.gallery, *entry.tags)).casefold()
+    return all(word in text for word in search.term.casefold().split())
+
+
+def _order(entry: Entry, sort: str, installed: Collection[str]) -> str:
+    """The sort key. Python's sort is stable: equal entries stay by name, newest first."""
+    if sort == "repository":
+        return entry.gallery.casefold()
+    if sort == "license":
+        return entry.license.casefold()
+    if sort == "status":
+        return "0" if entry.artifact.family in installed else "1"
+    return entry.artifact.name.casefold()
+
+
+def _unusable(catalogue: Catalogue, search: Search) -> list[UnusableEntry]:
+    if search.term or search.tag:
+        return []
+    return [
+        UnusableEntry(gallery=bad.gallery, name=bad.name, reason=bad.reason, line=bad.line)
+        for bad in catalogue.unusable()
+        if search.gallery.casefold() in ("", bad.gallery.casefold())
+    ]
+
+
+def _view(
+    entry: Entry, where: Mapping[str, Sequence[Installation]], upgrades: Mapping[str, UpgradeInfo], *, is_alias: bool
+) -> CatalogueEntry:
+    artifact = entry.artifact
+    having = [each for each in where.get(family_of(artifact.name), ()) if _has_version(each, artifact.version)]
+    upgrade = upgrades.get(artifact.name)
+    is_newest = upgrade is not None and upgrade.available_version == artifact.version
+    return CatalogueEntry(
+        id=f"{entry.gallery}@{artifact.name}",
+        name=artifact.name,
+        version=artifact.version,
+        description=artifact.description,
+        uri=artifact.uri,
+        sha256=artifact.sha256,
+        size=artifact.size,
+        gallery=entry.gallery,
+        icon=entry.icon,
+        license=entry.license,
+        urls=list(entry.urls),
+        tags=sorted(entry.tags),
+        installed=bool(having),
+        isMeta=entry.is_meta,
+        isAlias=is_alias,
+        isDevelopment=entry.is_development,
+        capabilities=dict(entry.capabilities) if entry.is_meta else {},
+        metaBackendFor=artifact.meta,
+        nodes=[_node(each) for each in having],
+        family=artifact.family,
+        alias=entry.alias,
+        mirrors=list(artifact.mirrors),
+        platforms=list(artifact.platforms),
+        notes=entry.notes,
+        upgradable_on=upgrade.nodes if upgrade and is_newest else [],
+    )
+
+
+def _has_version(each: Installation, version: str) -> bool:
+    return not version or not each.installed.version or each.installed.version == version
+
+
+def _node(each: Installation) -> InstalledOn:
+    installed = each.installed
+    return InstalledOn(
+        node_id=each.node_id,
+        node_name=each.node_name,
+        node_status=each.node_status,
+        version=installed.version,
+        digest=installed.digest,
+        uri=installed.uri,
+        installed_at=installed.installed_at,
+    )

@@ -1,0 +1,115 @@
+"""Liveness: a heartbeat refreshes its node, wakes operations that wait for it, and stops orphaned operations."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+import structlog
+
+from nodesmith.contracts.http.operations import OperationView
+from nodesmith.contracts.nats.messages import CancelAnswer, CancelCommand, Heartbeat
+from nodesmith.contracts.temporal.operations import Run
+from nodesmith.domain.errors import NoAnswer, NodeAway, NodesmithError, ServiceUnavailable
+from nodesmith.domain.node import ReportingNode
+from nodesmith.domain.operation import ENDED
+from nodesmith.services.nodes.identity import DuplicateIdentities
+from nodesmith.services.ports import NodeLink, NodeRegistry, Operations
+
+log = structlog.get_logger()
+
+ANSWER_S = 5.0
+WAKES_PER_SECOND = 50
+"""the rest follows in the next seconds: limits the load when a whole fleet returns"""
+
+
+class OperationWakers(Protocol):
+    """The open runs of operations."""
+
+    async def node_back(self, workflow_id: str, node_id: str) -> None: ...
+    async def open_runs(self) -> Sequence[Run]: ...
+
+
+class Inventories(Protocol):
+    """Copies of the nodes' lists; a doubted copy is refreshed."""
+
+    async def mark_stale(self, node_id: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Liveness:
+    nodes: NodeRegistry
+    operations: Operations
+    runs: OperationWakers
+    link: NodeLink
+    duplicates: DuplicateIdentities
+    inventories: Inventories
+    clock: Callable[[], datetime]
+    _to_wake: dict[str, OperationView] = field(default_factory=dict)
+    _checks: "set[asyncio.Task[None]]" = field(default_factory=set)
+
+    async def process(self, beats: Sequence[Heartbeat]) -> None:
+        """Process the heartbeats of one second; called every second, also with none."""
+        now = self.clock()
+        await self.nodes.touch_listening(now)
+        if beats:
+            known = await self.nodes.heartbeats(beats, now)
+            present = [node.node_id for node in known]
+            self._to_wake.update({row.op_id: row for row in await self.operations.waiting_for(present)})
+            self._check_in_background(beats, known, now)
+        await self._wake()
+
+    def _check_in_background(self, beats: Sequence[Heartbeat], known: Sequence[ReportingNode], now: datetime) -> None:
+        """Start the checks that wait for replies of nodes, in the background; skipped while the last ones still run."""
+        if not self._checks:
+            check = asyncio.create_task(self._check(beats, known, now))
+            self._checks.add(check)
+            check.add_done_callback(self._checks.discard)
+
+    async def _check(self, beats: Sequence[Heartbeat], known: Sequence[ReportingNode], now: datetime) -> None:
+        try:
+            await self.duplicates.answer(beats, known, now)
+            await self._stop_orphans(beats)
+        except NodesmithError as error:
+            log.warning("heartbeats not looked into; the next ones are", error=str(error))
+
+    async def _wake(self) -> None:
+        """Wake the oldest first. While Temporal is unavailable, operations stay on the list."""
+        await asyncio.gather(*(self._wake_one(op_id) for op_id in list(self._to_wake)[:WAKES_PER_SECOND]))
+
+    async def _wake_one(self, op_id: str) -> None:
+        row = self._to_wake[op_id]
+        try:
+            await self.runs.node_back(row.workflow_id, row.node_id)
+        except ServiceUnavailable as error:
+            log.info("not woken; the next second tries again", op_id=op_id, error=str(error))
+        else:
+            self._to_wake.pop(op_id, None)
+
+    async def _stop_orphans(self, beats: Sequence[Heartbeat]) -> None:
+        """Stop operations that are open on a node but have ended here, or have neither a row nor a run here.
+
+        A command is sent only after its row exists, so a missing row means that PostgreSQL was restored from a backup.
+        An open run writes its row again; without a run nothing waits for the operation.
+        """
+        at_nodes = {op_id: beat.node_id for beat in beats for op_id in beat.open_ops}
+        if not at_nodes:
+            return
+        standing = await self.operations.states(list(at_nodes))
+        orphans = {op_id for op_id, (state, _) in standing.items() if state in ENDED}
+        orphans |= await self._without_run(at_nodes.keys() - standing.keys())
+        await asyncio.gather(*(self._stop(at_nodes[op_id], op_id) for op_id in orphans))
+
+    async def _without_run(self, op_ids: set[str]) -> set[str]:
+        return op_ids - {run.op_id for run in await self.runs.open_runs()} if op_ids else set()
+
+    async def _stop(self, node_id: str, op_id: str) -> None:
+        log.warning("stopping an orphan", op_id=op_id, node_id=node_id)
+        try:
+            reply = await self.link.cancel(node_id, CancelCommand(op_id=op_id), within=ANSWER_S)
+        except (NodeAway, NoAnswer):
+            log.info("orphan not reached; the next heartbeat asks again", op_id=op_id)
+            return
+        if reply.answer is CancelAnswer.TOO_LATE:
+            await self.inventories.mark_stale(node_id)

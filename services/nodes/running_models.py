@@ -1,0 +1,277 @@
+"""Running models: lists, unloads, stops and deletes them and reads their logs, by direct requests to the node."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+import structlog
+
+from nodesmith.contracts.http.models import (
+    LogsPage,
+    ModelStopBody,
+    ModelStopView,
+    NodeModel,
+    UnloadedNode,
+    UnloadResult,
+    UnloadView,
+)
+from nodesmith.contracts.http.nodes import NodeView
+from nodesmith.contracts.http.shared import Message
+from nodesmith.contracts.nats.messages import (
+    LogsQuestion,
+    LogsReply,
+    ModelQuestion,
+    ModelReply,
+    ModelStopped,
+    RunningModel,
+    RunningModels,
+    StopBackend,
+)
+from nodesmith.domain.errors import (
+    LinkDown,
+    NoAnswer,
+    NodeAway,
+    NodeCannot,
+    NodeNotForBackends,
+    NodesmithError,
+    ServiceUnavailable,
+    UnknownBackend,
+)
+from nodesmith.domain.node import NodeStatus, NodeType
+from nodesmith.domain.node import Protocol as Wire
+from nodesmith.services.ports import BackendProcesses
+
+log = structlog.stdlib.get_logger(__name__)
+
+T = TypeVar("T")
+
+TIMEOUT_S = 10.0
+LONG_TIMEOUT_S = 30.0
+"""ending a process and deleting many files take seconds"""
+SHORT_TIMEOUT_S = 2.0
+"""for requests to many nodes, or with a waiting caller"""
+_CONCURRENCY = 200
+
+
+class ModelProcesses(Protocol):
+    """A node's models over NATS. Without a reply they raise `NodeAway` (no subscriber) or `NoAnswer` (timeout)."""
+
+    async def running(self, node_id: str, *, within: float) -> RunningModels: ...
+    async def unload(self, node_id: str, question: ModelQuestion, *, within: float) -> ModelReply: ...
+    async def stop(self, node_id: str, question: ModelQuestion, *, within: float) -> ModelStopped: ...
+    async def delete(self, node_id: str, question: ModelQuestion, *, within: float) -> ModelReply: ...
+    async def logs(self, node_id: str, question: LogsQuestion, *, within: float) -> LogsReply: ...
+
+
+@dataclass(frozen=True)
+class NodeModels:
+    processes: ModelProcesses
+    backends: BackendProcesses
+    clock: Callable[[], datetime]
+
+    async def running(self, node: NodeView, *, within: float = TIMEOUT_S) -> list[NodeModel]:
+        """The models that run on the node now; none on a node without backends."""
+        if node.node_type is not NodeType.BACKEND:
+            return []
+        now = self.clock()
+        return [_view(node, model, now) for model in await self._models(node, within)]
+
+    async def running_if_answered(self, node: NodeView) -> list[NodeModel]:
+        """Like `running`, with a short timeout and an empty list on failure."""
+        try:
+            return await self._running_quickly(node)
+        except LinkDown:
+            return []
+
+    async def everywhere(self, nodes: Iterable[NodeView]) -> list[NodeModel]:
+        """The models on all healthy nodes; nodes that do not answer are omitted."""
+        found = await _ask_all(self._running_quickly, (node for node in nodes if node.status is NodeStatus.HEALTHY))
+        return [model for models in found for model in models]
+
+    async def unload(self, node: NodeView, name: str) -> Message:
+        """Unload all replicas of a model; succeeds if none runs."""
+        await self._unload_replicas(node, name, await self._named(node, name))
+        return Message(message="model unloaded")
+
+    async def unload_everywhere(self, nodes: Iterable[NodeView], name: str) -> UnloadView:
+        """Unload a model on every node that has it; names the nodes where that failed."""
+
+        async def unload(node: NodeView) -> UnloadedNode | None:
+            unloaded = UnloadedNode(node_id=node.id, node_name=node.name, result=UnloadResult.UNLOADED)
+            try:
+                held = await self._named(node, name, within=SHORT_TIMEOUT_S)
+            except LinkDown:
+                raise
+            except NodesmithError as error:
+                result = UnloadResult.AWAY if isinstance(error, NodeAway) else UnloadResult.UNKNOWN
+                return _not_unloaded(unloaded, result, error)
+            if not held:
+                return None
+            try:
+                await self._unload_replicas(node, name, held)
+            except NodesmithError as error:
+                return _not_unloaded(unloaded, UnloadResult.FAILED, error)
+            return unloaded.model_copy(update={"replicas": len(held)})
+
+        asked = (node for node in nodes if node.node_type is NodeType.BACKEND and node.status is not NodeStatus.PENDING)
+        unloaded = sorted(filter(None, await _ask_all(unload, asked)), key=lambda each: each.node_name)
+        view = UnloadView(message="", model_name=name, nodes=unloaded)
+        return view.model_copy(update={"message": _message(view)})
+
+    async def stop(self, node: NodeView, body: ModelStopBody) -> ModelStopView:
+        """Stop one process, and wait until it has ended."""
+        key = f"{body.model_name}#{body.replica_index}"
+        found = [model for model in await self._named(node, body.model_name) if _key(model) == key]
+        question = ModelQuestion(
+            model_name=body.model_name,
+            process_key=key,
+            expected_address=found[0].address if found else "",
+            force=body.force,
+        )
+        reply = await self._request(node, self.processes.stop(node.id, question, within=LONG_TIMEOUT_S))
+        _refuse(node, reply.error if not reply.terminated else "")
+        said = f"{key} on {node.name} is stopped" if reply.matched else f"{key} did not run on {node.name}"
+        return ModelStopView(message=said, process_key=key, was_running=reply.matched)
+
+    async def delete(self, node: NodeView, name: str) -> Message:
+        """Unload a model, then delete its files."""
+        await self.unload(node, name)
+        reply = await self._request(
+            node, self.processes.delete(node.id, ModelQuestion(model_name=name), within=LONG_TIMEOUT_S)
+        )
+        _refuse(node, reply.error if not reply.success else "")
+        return Message(message="model deleted from node")
+
+    async def logs(self, node: NodeView, question: LogsQuestion) -> LogsPage:
+        """The last lines of a backend's output, or the lines after a cursor, waiting for new ones."""
+        reply = await self._logs(node, question)
+        if reply.error:
+            raise UnknownBackend(f"Node {node.name}: {reply.error}", node=node.name, backend=question.backend)
+        return LogsPage(node_name=node.name, key=reply.key, lines=reply.lines, cursor=reply.cursor, keys=reply.keys)
+
+    async def log_keys(self, node: NodeView) -> list[str]:
+        """The keys of the processes whose output the node keeps."""
+        return (await self._logs(node, LogsQuestion())).keys
+
+    async def _logs(self, node: NodeView, question: LogsQuestion) -> LogsReply:
+        _refuse_other_types(node)
+        if node.protocol is Wire.LOCALAI:
+            raise NodeCannot(
+                f"Node {node.name} is a LocalAI worker: it serves its logs itself, at {node.http_address or 'its own'}"
+                " /v1/backend-logs.",
+                node=node.name,
+            )
+        return await self._request(node, self.processes.logs(node.id, question, within=question.wait_s + TIMEOUT_S))
+
+    async def _running_quickly(self, node: NodeView) -> list[NodeModel]:
+        """Ask with a short timeout; only a lost connection to NATS is raised, because it affects every node."""
+        try:
+            return await self.running(node, within=SHORT_TIMEOUT_S)
+        except LinkDown:
+            raise
+        except NodesmithError:
+            return []
+
+    async def _models(self, node: NodeView, within: float = TIMEOUT_S) -> Sequence[RunningModel]:
+        answer = await self._request(node, self.processes.running(node.id, within=within))
+        _refuse(node, answer.error)
+        return answer.models
+
+    async def _named(self, node: NodeView, name: str, within: float = TIMEOUT_S) -> list[RunningModel]:
+        _refuse_other_types(node)
+        return [model for model in await self._models(node, within) if model.model_id == name]
+
+    async def _unload_replicas(self, node: NodeView, name: str, held: Sequence[RunningModel]) -> None:
+        """Unload the replicas concurrently: each may take seconds."""
+
+        async def free(model: RunningModel) -> ModelReply:
+            # Without an address a LocalAI worker frees whatever it finds first.
+            question = ModelQuestion(model_name=name, address=model.address)
+            return await self._request(node, self.processes.unload(node.id, question, within=LONG_TIMEOUT_S))
+
+        for reply in await asyncio.gather(*map(free, held)):
+            _refuse(node, reply.error if not reply.success else "")
+        # a LocalAI worker keeps the empty process running
+        order = StopBackend(backend=name)
+        if node.protocol is Wire.LOCALAI and not await self.backends.stop_backend(node.id, order):
+            raise ServiceUnavailable(
+                f"NATS does not answer: {name} is unloaded on node {node.name}, but its process still runs."
+            )
+
+    async def _request(self, node: NodeView, asking: Awaitable[T]) -> T:
+        """Repeat bus errors with the name of the node instead of its id."""
+        try:
+            return await asking
+        except NodeAway as away:
+            raise NodeAway(f"Node {node.name} does not answer; it is {node.status}.", node=node.name) from away
+        except LinkDown:
+            raise
+        except NoAnswer as silent:
+            raise NoAnswer(f"Node {node.name} did not answer in time.", node=node.name) from silent
+
+
+async def _ask_all(ask: Callable[[NodeView], Awaitable[T]], nodes: Iterable[NodeView]) -> list[T]:
+    """Ask all nodes with limited concurrency."""
+    slots = asyncio.Semaphore(_CONCURRENCY)
+
+    async def asked(node: NodeView) -> T:
+        async with slots:
+            return await ask(node)
+
+    return await asyncio.gather(*map(asked, nodes))
+
+
+def _not_unloaded(unloaded: UnloadedNode, result: UnloadResult, error: NodesmithError) -> UnloadedNode:
+    if result is not UnloadResult.AWAY:
+        log.warning("model.not_unloaded", node=unloaded.node_name, result=result, error=error.message)
+    return unloaded.model_copy(update={"result": result, "warning": error.message})
+
+
+def _message(view: UnloadView) -> str:
+    """The result as a message for people."""
+    done, kept = view.named(UnloadResult.UNLOADED), view.named(UnloadResult.FAILED, UnloadResult.UNKNOWN)
+    away = len(view.named(UnloadResult.AWAY))
+    said = f"unloaded on {_nodes(len(done))}" if done else "not unloaded" if kept else ""
+    sentences = [
+        f"{view.model_name} is {said}." if said else f"Nothing to do: {view.model_name} runs on no node that answers."
+    ]
+    if kept:
+        sentences.append(f"{len(kept)} may still have it: {', '.join(kept)}.")
+    if away:
+        sentences.append(f"{_nodes(away)} could not be asked: no answer.")
+    return " ".join(sentences)
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' if count != 1 else ''}"
+
+
+def _refuse(node: NodeView, error: str) -> None:
+    if error:
+        raise NodeCannot(f"Node {node.name}: {error}", node=node.name)
+
+
+def _refuse_other_types(node: NodeView) -> None:
+    if node.node_type is not NodeType.BACKEND:
+        raise NodeNotForBackends(f"Node {node.name} is of type {node.node_type} and runs no backends.", node=node.name)
+
+
+def _key(model: RunningModel) -> str:
+    return f"{model.model_id}#{model.replica_index}"
+
+
+def _view(node: NodeView, model: RunningModel, now: datetime) -> NodeModel:
+    return NodeModel(
+        id=f"{node.id}/{_key(model)}",
+        node_id=node.id,
+        model_name=model.model_id,
+        replica_index=model.replica_index,
+        address=model.address,
+        backend_type=model.backend or None,
+        created_at=now,
+        updated_at=now,
+        node_name=node.name,
+        version=model.version,
+    )

@@ -1,0 +1,109 @@
+"""The audit trail: who changed what, kept for 400 days."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, bindparam, delete, func, insert, or_, select, update
+
+from nodesmith.contracts.http.access import AuditEntry
+from nodesmith.domain.audit_change import AuditChange, ChangeState
+from nodesmith.store.clock import Clock, utc_now
+from nodesmith.store.database import Database
+from nodesmith.store.tables.access import AuditRow
+from nodesmith.store.text import storable
+
+PURGE_LIMIT = 5_000
+_BEGIN = insert(AuditRow).returning(AuditRow.id)
+_COMPLETE = (
+    update(AuditRow)
+    .where(AuditRow.id == bindparam("entry"))
+    .where(func.set_config("synchronous_commit", "off", True) == "off")  # noqa: FBT003 - for this statement only
+)
+"""Does not wait for the disk: after a power cut the earlier row remains, whose outcome is `unknown`."""
+
+
+class AuditTrail:
+    def __init__(self, database: Database, *, clock: Clock = utc_now) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def begin(self, change: AuditChange) -> int:
+        """Write the entry before the change is made, so that it survives a crash; returns its id."""
+        values = {"at": self._clock(), "actor": change.actor, "action": change.action, **_columns(change)}
+        async with self._database.autocommit() as connection:
+            return (await connection.execute(_BEGIN, {**values, "outcome": ChangeState.UNKNOWN})).scalar_one()
+
+    async def complete(self, entry: int, change: AuditChange) -> None:
+        """Write the result after the change was made."""
+        async with self._database.autocommit() as connection:
+            await connection.execute(_COMPLETE, {"entry": entry, **_columns(change), "outcome": ChangeState.DONE})
+
+    async def forget(self, entry: int) -> None:
+        """Delete the entry of a change that was refused."""
+        async with self._database.autocommit() as connection:
+            await connection.execute(delete(AuditRow).where(AuditRow.id == entry))
+
+    async def entries(
+        self,
+        *,
+        actor: str | None = None,
+        target: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        before_id: int | None = None,
+        limit: int = 100,
+    ) -> Sequence[AuditEntry]:
+        """Matching entries, the newest first."""
+        row = AuditRow
+        wanted = {row.actor: actor, row.action: action}
+        found: Select[AuditRow] = select(row).where(
+            *(column == value for column, value in wanted.items() if value is not None)
+        )
+        if target is not None:
+            found = found.where(or_(row.target == target, row.target_id == target))
+        if since is not None:
+            found = found.where(row.at >= since)
+        if until is not None:
+            found = found.where(row.at < until)
+        if before_id is not None:
+            found = found.where(row.id < before_id)
+        async with self._database.session() as session:
+            return [_entry(each) for each in await session.scalars(found.order_by(row.id.desc()).limit(limit))]
+
+    async def purge(self, before: datetime) -> int:
+        """Delete one portion of the older entries; returns how many."""
+        row = AuditRow
+        old = select(row.id).where(row.at < before).order_by(row.at).limit(PURGE_LIMIT)
+        async with self._database.session() as session:
+            gone = await session.scalars(delete(row).where(row.id.in_(old)).returning(row.id))
+            return len(gone.all())
+
+
+def _columns(change: AuditChange) -> dict[str, Any]:
+    columns: dict[str, Any] = storable(
+        {
+            "target": change.target,
+            "target_id": change.target_id,
+            "before": change.before,
+            "after": change.after,
+            "reason": change.reason,
+        }
+    )
+    return columns
+
+
+def _entry(row: AuditRow) -> AuditEntry:
+    return AuditEntry(
+        id=row.id,
+        at=row.at,
+        actor=row.actor,
+        action=row.action,
+        target=row.target,
+        target_id=row.target_id,
+        before=row.before,
+        after=row.after,
+        reason=row.reason,
+        outcome=ChangeState(row.outcome),
+    )

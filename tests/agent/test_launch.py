@@ -1,0 +1,100 @@
+"""Identification of a backend process, independent of the clock."""
+
+import asyncio
+import errno
+import os
+import re
+import subprocess
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nodesmith.agent.run import backend_process
+from nodesmith.agent.run.backend_process import BackendProcess, ProcessRecord
+from nodesmith.agent.run.confinement import Confinement, Launch
+from nodesmith.agent.run.ports import Ports
+from nodesmith.agent.run.supervisor import ProcessKeeper, SupervisorRules
+from tests.agent.waiting import until
+
+SLEEPS = "#!/bin/sh\nexec sleep 300\n"
+
+
+@pytest.fixture
+def version(tmp_path: Path) -> Path:
+    folder = tmp_path / "home" / "backends" / "echo" / "1"
+    folder.mkdir(parents=True)
+    (folder / "run.sh").write_text(SLEEPS)
+    (folder / "run.sh").chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def started(version: Path, tmp_path: Path) -> BackendProcess:
+    return BackendProcess.start(Confinement(tmp_path / "home").launch(version, "127.0.0.1:20999"), tmp_path / "log")
+
+
+async def test_a_process_is_the_same_after_the_clock_was_set(
+    started: BackendProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(psutil, "PROCFS_PATH", _an_hour_later(tmp_path / "proc", started.pid))
+    assert started.is_alive()
+    assert await started.stop(5.0)
+    monkeypatch.undo()
+    assert not psutil.pid_exists(started.pid)
+
+
+def _an_hour_later(system: Path, pid: int) -> str:
+    """The kernel's boot time is the clock minus the uptime, so it moves when the clock is set."""
+    system.mkdir()
+    moved = re.sub(r"btime (\d+)", lambda found: f"btime {int(found[1]) + 3600}", Path("/proc/stat").read_text())
+    (system / "stat").write_text(moved)
+    (system / str(pid)).symlink_to(f"/proc/{pid}")
+    return str(system)
+
+
+async def test_a_process_of_an_earlier_boot_is_another_one(started: BackendProcess):
+    record = ProcessRecord(key="echo#0", family="echo", folder=Path(), pid=started.pid, started=started.started)
+    assert BackendProcess.find(record) is None
+    known = record.model_copy(update={"boot": backend_process.boot_id()})
+    assert BackendProcess.find(known) is not None
+    assert BackendProcess.find(known.model_copy(update={"started": started.started - 1})) is None
+    await started.stop(5.0)
+    assert BackendProcess.find(known) is None
+
+
+def test_a_process_that_is_gone_already_is_not_alive():
+    child = subprocess.Popen(["/bin/true"])
+    child.wait()
+    assert not BackendProcess(child.pid, backend_process.started_at(child.pid)).is_alive()
+
+
+class FullDisk(Confinement):
+    """Fails a launch with a full disk, at the moment that the test chooses."""
+
+    begun = threading.Event()
+    go_on = threading.Event()
+
+    def launch(self, folder: Path, address: str) -> Launch:
+        self.begun.set()
+        self.go_on.wait(30)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+async def test_a_keeper_that_is_stopped_while_its_process_cannot_be_started_ends(version: Path, tmp_path: Path):
+    """Regression: the keeper retried the failed start, and the stop waited forever."""
+    home = tmp_path / "home"
+    rules = SupervisorRules(
+        home=home, host="127.0.0.1", health_timeout=20, log_limit=1_000_000, confinement=FullDisk(home)
+    )
+    keeper = ProcessKeeper(
+        ProcessRecord(key="echo#0", family="echo", folder=version), rules, Ports("127.0.0.1", 20980, 20989)
+    )
+    keeper.restart(None)
+    await until(FullDisk.begun.is_set)
+    stopping = asyncio.ensure_future(keeper.stop(0.0))
+    await until(lambda: keeper.is_stopping)
+    FullDisk.go_on.set()
+    async with asyncio.timeout(30):
+        assert await stopping

@@ -1,0 +1,52 @@
+"""Attacks with a credential of a lower role, or none."""
+
+from tests.attacks.frame import Attack, AttackSucceeded, Severity, System, expect_status
+
+
+async def viewer_installs(system: System) -> str:
+    async with system.client(await system.token("viewer")) as http:
+        answer = await http.post("/api/nodes/agent-2/backends/install", json={"backend": "echo"})
+    return expect_status(answer, 403)
+
+
+async def stranger_installs(system: System) -> str:
+    async with system.client() as http:
+        answer = await http.post("/api/nodes/agent-2/backends/install", json={"backend": "echo"})
+    return expect_status(answer, 401)
+
+
+async def node_token_installs(system: System) -> str:
+    async with system.client(system.identity("agent-1")["api_token"]) as http:
+        answer = await http.post("/api/nodes/agent-2/backends/install", json={"backend": "echo"})
+    return expect_status(answer, 401, 403)
+
+
+async def operator_retries_by_uri(system: System) -> str:
+    """An admin requested the URI once, and the operation failed."""
+    (file := system.scratch / "retried.tar.gz").write_bytes(b"something else")
+    op_id = await system.fleet.accepted("agent-2", uri=file.as_uri(), sha256="0" * 64, name="retried")
+    await system.fleet.ended(op_id)
+    async with system.client(await system.token("operator")) as http:
+        return expect_status(await http.post(f"/api/operations/{op_id}/retry"), 403)
+
+
+async def viewer_reads_a_presigned_address(system: System) -> str:
+    """Read the query of a URI that an admin requested; the audit trail contains the request."""
+    body = {"uri": "https://files.invalid/x.tar.gz?signature=hush", "sha256": "0" * 64, "name": "presigned"}
+    answer = await system.fleet.http.post("/api/nodes/agent-2/backends/install", json=body)
+    answer.raise_for_status()
+    op_id = answer.json()["jobID"]
+    async with system.client(await system.token("viewer")) as http:
+        if "signature=hush" in (await http.get("/api/audit")).text:
+            raise AttackSucceeded("it is in the audit trail")
+    await system.fleet.http.post(f"/api/operations/{op_id}/cancel")
+    return "queries are shown to admins only"
+
+
+ATTACKS = (
+    Attack("a viewer's token installs a backend", Severity.HIGH, viewer_installs),
+    Attack("a client without a credential installs a backend", Severity.HIGH, stranger_installs),
+    Attack("an operator retries an admin's install by uri", Severity.MEDIUM, operator_retries_by_uri),
+    Attack("a viewer reads a presigned address in the audit trail", Severity.MEDIUM, viewer_reads_a_presigned_address),
+    Attack("a node's HTTP credential installs on another node", Severity.CRITICAL, node_token_installs),
+)
