@@ -8,48 +8,46 @@ from typing import Any
 
 from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 
 from nodesmith.api import problems
 from nodesmith.api.auditing import LONGEST_REASON, Audited
 from nodesmith.api.auth import require_declared_access, viewer
 from nodesmith.api.dependencies import ABOUT_KEYS, KEY_HEADER, LONGEST_KEY, Dependencies
 from nodesmith.api.idempotency import IdempotentPosts, RepeatedRequest, repeat_answer
+from nodesmith.api.localai import catalogue, fan_out, installed, jobs, node_models, node_settings, self_service
+from nodesmith.api.localai import nodes as localai_nodes
+from nodesmith.api.localai import operations as localai_operations
 from nodesmith.api.login_throttle import LoginThrottle
 from nodesmith.api.middleware import RequestBounds
 from nodesmith.api.problems import declared
-from nodesmith.api.routers import (
-    artifacts,
+from nodesmith.api.v1 import (
     audit,
     backends,
     batches,
     events,
-    fan_out,
     galleries,
-    health,
+    hold,
     inventory,
     invites,
-    jobs,
     keys,
-    labels,
-    localai_backends,
     models,
+    node_access,
     node_backends,
-    node_lifecycle,
-    node_list,
-    node_models,
+    node_labels,
     nodes,
     operation_groups,
     operations,
-    pages,
-    self_service,
     sign_in,
     sources,
     tokens,
 )
-from nodesmith.contracts.http.shared import Problem
+from nodesmith.api.web import artifacts, health, pages
+from nodesmith.contracts.http.shared import LocalaiProblem, Problem
 
 DESCRIPTION = """Durable install, upgrade and removal of inference backends on a fleet of nodes.
-A superset of LocalAI's node, backend and operation endpoints. Errors are `application/problem+json`."""
+`/api/v1` is our own API: lists are pages with `items` and `next_cursor`, errors are `application/problem+json`.
+The other paths are LocalAI's node, backend and operation endpoints, for its clients and workers."""
 
 REASON = {
     "name": "reason",
@@ -67,35 +65,45 @@ KEY = {
 }
 """header of every POST"""
 
-_ROUTERS = (
-    health,
-    self_service,
-    node_list,
-    node_models,
-    models,
+V1_PREFIX = "/api/v1/"
+
+V1 = (
     nodes,
-    node_lifecycle,
-    labels,
-    inventory,
+    node_labels,
     node_backends,
+    inventory,
+    models,
     operation_groups,
     operations,
     batches,
+    hold,
     events,
-    jobs,
-    fan_out,
-    localai_backends,
     backends,
     galleries,
-    artifacts,
     sources,
     tokens,
     invites,
     keys,
-    audit,
     sign_in,
-    pages,
+    audit,
 )
+"""our own API"""
+
+LOCALAI = (
+    self_service,
+    node_access,
+    node_models,
+    localai_nodes,
+    node_settings,
+    localai_operations,
+    jobs,
+    fan_out,
+    installed,
+    catalogue,
+)
+"""LocalAI's paths, and what our own agents ask on them"""
+
+ROUTERS = (*V1, *LOCALAI, health, artifacts, pages)
 
 
 def create_app(deps: Dependencies) -> FastAPI:
@@ -110,6 +118,7 @@ def create_app(deps: Dependencies) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         dependencies=[Depends(require_declared_access)],
+        generate_unique_id_function=_operation_id,
     )
     app.state.deps = deps
     problems.install(app)
@@ -118,10 +127,15 @@ def create_app(deps: Dependencies) -> FastAPI:
     app.add_middleware(Audited)
     app.add_middleware(LoginThrottle, failures=deps.failures, known=deps.credentials)
     app.add_middleware(RequestBounds)
-    for module in _ROUTERS:
+    for module in ROUTERS:
         app.include_router(module.router)
     _serve_openapi(app)
     return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    """The name of the route's function, so that generated clients have good names."""
+    return route.name if route.path.startswith(V1_PREFIX) else f"localai_{route.name}"
 
 
 def _lifespan(deps: Dependencies) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
@@ -171,4 +185,5 @@ def _schema(app: FastAPI) -> dict[str, Any]:
     shapes.pop("HTTPValidationError", None)
     shapes.pop("ValidationError", None)
     shapes["Problem"] = Problem.model_json_schema()
+    shapes["LocalaiProblem"] = LocalaiProblem.model_json_schema()
     return schema

@@ -29,14 +29,16 @@ _BIGGEST_BODY = 64 * 1024
 _SECRET = re.compile(r"token|secret|password|credential|key|^ca$|^proxy$", re.IGNORECASE)
 """the last two say how a source is reached; those settings are stored sealed, in one place only"""
 _IN_ADDRESS = re.compile(r"://[^/@\s]+@")
+_PREFIXES = ("api", "v1")
 _VERBS = {"POST": "create", "PUT": "set", "PATCH": "merge", "DELETE": "remove"}
 _VOLATILE = {"last_heartbeat", "updated_at", "unreachable_since", "open_operations", "boot_id", "boot_at", "status"}
 """fields of a node that change without a request"""
 
 _FIRST_IN_TEMPORAL = re.compile(
-    r"/api/nodes/\{node\}/backends/(install|upgrade|rollback|remove|delete)"
-    r"|/api/operations/\{op_id\}/(cancel|pause|retry)"
-    r"|/api/batches(/\{batch_id\}/\w+)?"
+    r"/api/nodes/\{node\}/backends/(install|upgrade|delete)"
+    r"|/api/v1/operations"
+    r"|(/api|/api/v1)/operations/\{op_id\}/(cancel|pause|retry)"
+    r"|/api/v1/batches(/\{batch_id\}/\w+)?"
     r"|(/api)?/backends/(?!upgrades).+"
 )
 """Routes whose first effect is one call to Temporal: if that call was never sent, nothing has changed."""
@@ -83,7 +85,7 @@ async def begin(request: Request, who: Caller) -> None:
 
 def action_of(method: str, path: str) -> str:
     """Derive the action from the path: nodes.approve, nodes.backends.install, nodes.labels.set, tokens.create, ..."""
-    words = [part for part in path.split("/") if part and not part.startswith("{") and part != "api"]
+    words = [part for part in path.split("/") if part and not part.startswith("{") and part not in _PREFIXES]
     is_collection = len(words) == 1 and words[0].endswith("s")
     if method != "POST" or is_collection:
         words.append(_VERBS.get(method, method.lower()))

@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BIGGEST_BODY = 1024 * 1024
-UPLOADS = "/api/uploads/"
+UPLOADS = "/api/v1/uploads/"
 """these are streamed to disk, under their own limit"""
 
 _POLICY = "; ".join(

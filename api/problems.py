@@ -9,6 +9,7 @@ import structlog
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from pydantic import JsonValue
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
@@ -64,6 +65,7 @@ STATUS: dict[type[NodesmithError], int] = {
     errors.NotInstalled: 409,
     errors.OperationEnded: 409,
     errors.NotRetryable: 409,
+    errors.NotDismissable: 409,
     errors.NotCancellable: 409,
     errors.OrderNotSigned: 409,
     errors.ForeignRoot: 503,
@@ -123,6 +125,8 @@ async def _on_invalid_request(request: Request, error: Exception) -> Response:
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class
+    if error.status_code == HTTPStatus.NOT_MODIFIED:
+        return Response(status_code=error.status_code, headers=error.headers)
     code = HTTPStatus(error.status_code).name.lower()
     return respond(request, error.status_code, code, _routing_sentence(request, error), headers=error.headers)
 
@@ -148,10 +152,25 @@ def respond(
         detail=detail,
         code=code,
         remedy=ERRORS.get(code, Words("")).remedy,
-        error=old_shape(request.url.path, status, detail),
+        facts={name: _json_value(value) for name, value in (facts or {}).items()},
     )
-    body = {**{name: str(value) for name, value in (facts or {}).items()}, **problem.model_dump()}
+    body = problem.model_dump()
+    if is_localai(request.url.path):
+        body["error"] = old_shape(request.url.path, status, detail)
     return JSONResponse(body, status, {**_extra_headers(status), **(headers or {})}, media_type=MEDIA_TYPE)
+
+
+def _json_value(value: object) -> JsonValue:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_json_value(each) for each in value]
+    return str(value)
+
+
+def is_localai(path: str) -> bool:
+    """Return whether LocalAI's clients ask at that path."""
+    return path.startswith(("/api/", "/backends")) and not path.startswith("/api/v1/")
 
 
 def old_shape(path: str, status: int, message: str) -> Any:

@@ -100,7 +100,7 @@ class Ends:
             raise BenchmarkFailed(f"{problem}, {missing[0]} among them") from None
 
     async def follow(self, on: Stage, ready: asyncio.Event) -> None:
-        async with on.http.stream("GET", "/api/events", timeout=None) as stream:
+        async with on.http.stream("GET", "/api/v1/events", timeout=None) as stream:
             async for line in stream.aiter_lines():
                 ready.set()
                 if line.startswith("data:"):
@@ -149,11 +149,11 @@ async def throughput(on: Stage, client: Client, ends: Ends, nodes: Sequence[str]
 async def batch_of_a_hundred(on: Stage, ends: Ends, nodes: Sequence[str]) -> str:
     body = {"uri": "https://example.invalid/x.tar.gz", "name": f"b-{uuid.uuid4().hex}", "sha256": "0" * 64}
     began = time.perf_counter()
-    answer = await on.http.post("/api/batches", json={**body, "nodes": list(nodes), "max_parallel": 0})
+    answer = await on.http.post("/api/v1/batches", json={**body, "nodes": list(nodes), "max_parallel": 0})
     answer.raise_for_status()
     accepted = answer.json()
     await ends.ended(*accepted["jobs"].values())
-    while not (await on.http.get(f"/api/batches/{accepted['batch_id']}")).json()["ended_at"]:
+    while not (await on.http.get(f"/api/v1/batches/{accepted['batch_id']}")).json()["ended_at"]:
         await asyncio.sleep(0.05)
     took = time.perf_counter() - began
     return verdict("100 nodes whose install takes 1 s, all at once", took, bar=6, goal=3, unit="s")

@@ -16,7 +16,7 @@ from nodesmith.contracts.http.operations import RESET, OperationDetail, Operatio
 from nodesmith.contracts.words import remedy
 from nodesmith.domain.operation import ENDED, State
 
-EVENTS = "/api/events"
+EVENTS = "/api/v1/events"
 PROGRESS = "progress"
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 2.0

@@ -224,6 +224,9 @@ ERRORS: dict[str, Words] = {
         "`nodesmith nodes inventory NODE --refresh`, then try again.",
     ),
     "operation_ended": Words("The operation has already ended.", "`nodesmith ops show ID` shows the result."),
+    "not_dismissable": Words(
+        "Only an operation that ended badly can be dismissed.", "Others leave the live list by themselves."
+    ),
     "not_retryable": Words("Only an operation that did not succeed can be retried.", "Start a new operation instead."),
     "not_cancellable": Words("This operation can no longer be cancelled.", "Wait for it to end."),
     "foreign_root": Words(

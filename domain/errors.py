@@ -264,6 +264,12 @@ class NotRetryable(NodesmithError):
     code = "not_retryable"
 
 
+class NotDismissable(NodesmithError):
+    """Only an operation that ended badly can be dismissed."""
+
+    code = "not_dismissable"
+
+
 class NotCancellable(NodesmithError):
     """This operation cannot be cancelled any more."""
 

@@ -31,14 +31,14 @@ class LocalApi:
         return nodes
 
     def hold(self) -> dict[str, Any]:
-        hold: dict[str, Any] = self._call("GET", "/api/hold")
+        hold: dict[str, Any] = self._call("GET", "/api/v1/hold")
         return hold
 
     def approve(self, node_id: str) -> None:
         self._call("POST", f"/api/nodes/{quote(node_id, safe='')}/approve")
 
     def sign_in_link(self) -> dict[str, Any]:
-        link: dict[str, Any] = self._call("POST", "/api/sign-in-links")
+        link: dict[str, Any] = self._call("POST", "/api/v1/sign-in-links")
         return link
 
     def _call(self, method: str, path: str) -> Any:

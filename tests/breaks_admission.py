@@ -66,7 +66,7 @@ async def _cancelled_if(original: Any, self: Any, op_id: str, body: Any, actor: 
     names, row = names_of(original), await self.operations.find(op_id)
     if is_meant(row, names) and row.kind is names.Kind.REMOVE:
         await self.runs.cancel(row.workflow_id, names.CancelRequest(op_id=op_id, by=actor))
-        return names.CancelAccepted(state=names.State.CANCELLING, note="")
+        return names.CancelAccepted(op_id=op_id, state=names.State.CANCELLING, note="")
     return await original(self, op_id, body, actor=actor)
 
 

@@ -22,7 +22,7 @@ from nodesmith.runtime.proxies import api_client
 from nodesmith.runtime.tls_trust import fingerprint, trusting
 from nodesmith.runtime.trust_lists import NotTrusted
 
-CA_PATH = "/api/ca.pem"
+CA_PATH = "/api/v1/ca.pem"
 _FILE = "joined.json"
 _PREFIX = "NODESMITH_AGENT_"
 _TIMEOUT_S = 10.0

@@ -18,7 +18,7 @@ from nodesmith.runtime.trust_lists import NotTrusted, first_contact, follow, rea
 
 log = structlog.stdlib.get_logger(__name__)
 
-CHAIN_PATH = "/api/trust"
+CHAIN_PATH = "/api/v1/trust"
 _TIMEOUT_S = 10.0
 _MAX_CLOCK_LEAD_MS = 24 * 3600 * 1000
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}

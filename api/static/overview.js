@@ -151,7 +151,7 @@ function quietly(promise) {
 }
 
 function follow() {
-  const events = new EventSource("/api/events");
+  const events = new EventSource("/api/v1/events");
   events.onopen = () => {
     tell("live", "good");
     quietly(Promise.all([readOperations(), readNodes()]));
@@ -184,7 +184,7 @@ async function showLinks() {
 }
 
 async function signOut() {
-  const response = await fetch("/api/sign-out", { method: "POST" });
+  const response = await fetch("/api/v1/sign-out", { method: "POST" });
   if (!response.ok && response.status !== 401) throw new Error(`sign-out: ${response.status}`);
   location.reload();
 }

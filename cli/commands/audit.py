@@ -54,7 +54,7 @@ def _collect(api: ApiClient, filters: dict[str, str | None], limit: int) -> list
     cursor: int | None = None
     while len(entries) < limit:
         size = min(limit - len(entries), _PAGE)
-        page = read(AuditPage, api.get("/api/audit", **filters, limit=size, before_id=cursor))
+        page = read(AuditPage, api.get("/api/v1/audit", **filters, limit=size, before_id=cursor))
         entries += page.entries
         cursor = page.next
         if cursor is None:

@@ -87,11 +87,11 @@ def _request_change(link: Link, targets: Targets, kind: Kind, backend: str, **wh
 
 def _send(api: ApiClient, request: BatchRequest, *, wait: bool, as_json: bool) -> None:
     if request.dry_run:
-        plan = read(BatchPlan, api.post("/api/batches", request))
+        plan = read(BatchPlan, api.post("/api/v1/batches", request))
         return print_json(plan) if as_json else show_plan(plan)
     if len(request.nodes) == 1:
         return _send_single(api, request, wait=wait, as_json=as_json)
-    accepted = read(BatchAccepted, api.post_once("/api/batches", request))
+    accepted = read(BatchAccepted, api.post_once("/api/v1/batches", request))
     if wait:
         announce(accepted, as_json=as_json, is_watched=True)
         raise typer.Exit(watch_batch(api, accepted.batch_id, as_json=as_json, retry_first_request=True))

@@ -80,7 +80,7 @@ def list_batches(
 ) -> None:
     """List batches, newest first."""
     with link.api() as api:
-        batches = [read(BatchView, entry) for entry in api.get("/api/batches", open=open_only, limit=limit)]
+        batches = [read(BatchView, entry) for entry in api.get("/api/v1/batches", open=open_only, limit=limit)]
     show_list(
         batches,
         COLUMNS,
@@ -182,7 +182,7 @@ def retry(
     select = _selected(failed=failed, cancelled=cancelled, all_unfinished=all_unfinished)
     with link.api() as api:
         body = BatchRetry.model_construct(reason=reason or "", select=select)
-        accepted = read(BatchAccepted, api.post_once(f"/api/batches/{segment(batch_id)}/retry", body))
+        accepted = read(BatchAccepted, api.post_once(f"/api/v1/batches/{segment(batch_id)}/retry", body))
         announce(accepted, as_json=link.as_json, is_watched=wait)
         if wait:
             raise typer.Exit(watch_batch(api, accepted.batch_id, as_json=link.as_json, retry_first_request=True))
@@ -196,7 +196,7 @@ def _selected(**options: bool) -> RetrySelect:
 
 
 def _post_action(api: ApiClient, batch_id: str, action: str, reason: str | None) -> object:
-    return api.post(f"/api/batches/{segment(batch_id)}/{action}", ReasonBody(reason=reason or ""))
+    return api.post(f"/api/v1/batches/{segment(batch_id)}/{action}", ReasonBody(reason=reason or ""))
 
 
 def _print_result(answer: object, sentence: str, *, as_json: bool) -> None:

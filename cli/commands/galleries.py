@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
 def list_galleries(*, link: Link) -> None:
     """List the galleries in order of precedence, with the result of the last refresh."""
     with link.api() as api:
-        views = [read(GalleryView, entry) for entry in api.get("/api/galleries")]
+        views = [read(GalleryView, entry) for entry in api.get("/api/v1/galleries")]
     show_list(views, COLUMNS, as_json=link.as_json)
 
 
@@ -70,7 +70,7 @@ def add(
     """Add a gallery in LocalAI's format. It is refused if it lists no usable backend."""
     request = GalleryRequest.model_construct(name=name, url=address, mirrors=mirror or [], policy=policy)
     with link.api() as api:
-        view = read(GalleryView, api.post("/api/galleries", request, reason=reason))
+        view = read(GalleryView, api.post("/api/v1/galleries", request, reason=reason))
     if link.as_json:
         return print_json(view)
     unusable = f", {view.unusable} of them cannot be used" if view.unusable else ""
@@ -80,7 +80,7 @@ def add(
 def remove(name: GalleryName, *, reason: Reason = None, link: Link) -> None:
     """Remove a gallery. Backends that were installed from it stay on the nodes."""
     with link.api() as api:
-        answer = api.delete(f"/api/galleries/{segment(name)}", reason=reason)
+        answer = api.delete(f"/api/v1/galleries/{segment(name)}", reason=reason)
     print_json(answer) if link.as_json else print_line(f"Removed {name}.")
 
 
@@ -91,7 +91,7 @@ def refresh(
 ) -> None:
     """Refresh a gallery now. If that fails, its last good copy stays in use and the error is shown."""
     with link.api() as api:
-        path = f"/api/galleries/{segment(name)}/refresh" if name else "/api/galleries/refresh"
+        path = f"/api/v1/galleries/{segment(name)}/refresh" if name else "/api/v1/galleries/refresh"
         answer = api.post(path)
     entries = answer if isinstance(answer, list) else [answer]
     show_list([read(GalleryView, entry) for entry in entries], COLUMNS, as_json=link.as_json)

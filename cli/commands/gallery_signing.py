@@ -119,7 +119,7 @@ def trust(
         policy=policy, keys=[_text(path) for path in key or []], threshold=threshold, root=_text(root) if root else ""
     )
     with link.api() as api:
-        view = read(GalleryView, api.put(f"/api/galleries/{segment(name)}/trust", body, reason=reason))
+        view = read(GalleryView, api.put(f"/api/v1/galleries/{segment(name)}/trust", body, reason=reason))
     if link.as_json:
         return print_json(view)
     version = f", index version {view.index_version}" if view.signed_index else ""

@@ -31,14 +31,14 @@ def hold(
     """
     with link.api() as api:
         body = HoldBody.model_construct(reason=reason or "")
-        answer = api.get("/api/hold") if reason is None else api.post("/api/hold", body)
+        answer = api.get("/api/v1/hold") if reason is None else api.post("/api/v1/hold", body)
     _print_result(read(HoldView, answer), as_json=link.as_json)
 
 
 def release(*, reason: Reason = None, link: Link) -> None:
     """Release the hold: dispatch the held operations."""
     with link.api() as api:
-        answer = api.post("/api/release", ReasonBody(reason=reason or ""))
+        answer = api.post("/api/v1/release", ReasonBody(reason=reason or ""))
     _print_result(read(HoldView, answer), as_json=link.as_json)
 
 

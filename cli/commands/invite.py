@@ -46,7 +46,7 @@ def invite(
         approve=approve, ttl_s=seconds(ttl) or 0, uses=uses, labels=dict(map(_parse_label, label or []))
     )
     with link.api() as api:
-        made = read(InviteCreated, api.post("/api/invites", request, reason=reason))
+        made = read(InviteCreated, api.post("/api/v1/invites", request, reason=reason))
     if link.as_json:
         return print_json(made)
     what = "is approved at once" if approve else "waits for `nodesmith nodes approve`"
@@ -61,7 +61,7 @@ def invite(
 def invites(*, link: Link) -> None:
     """List the invites, newest first."""
     with link.api() as api:
-        found = [read(InviteView, entry) for entry in api.get("/api/invites")]
+        found = [read(InviteView, entry) for entry in api.get("/api/v1/invites")]
     show_list(
         found,
         COLUMNS,
@@ -78,7 +78,7 @@ def uninvite(
 ) -> None:
     """Revoke an invite; nodes that joined with it stay."""
     with link.api() as api:
-        revoked = read(InviteView, api.delete(f"/api/invites/{segment(invite_id)}", reason=reason))
+        revoked = read(InviteView, api.delete(f"/api/v1/invites/{segment(invite_id)}", reason=reason))
     if link.as_json:
         return print_json(revoked)
     return print_line(f"Invite {revoked.id} is revoked; {revoked.used} joined with it.")

@@ -44,7 +44,7 @@ def list_keys(*, folder: Folder = None, link: Link) -> None:
     if folder is not None:
         return _show(Keyring.opened(folder).view(), as_json=link.as_json)
     with link.api() as api:
-        return _show(read(KeysView, api.get("/api/keys")), as_json=link.as_json)
+        return _show(read(KeysView, api.get("/api/v1/keys")), as_json=link.as_json)
 
 
 def rotate(
@@ -69,7 +69,7 @@ def rotate(
         keyring.rotate(revoke=revoke, root=root)
         return _show(keyring.view(), as_json=link.as_json)
     with link.api() as api:
-        rotated = api.post("/api/keys/rotate", RotateKeys(revoke=revoke, root=root), reason=reason)
+        rotated = api.post("/api/v1/keys/rotate", RotateKeys(revoke=revoke, root=root), reason=reason)
     return _show(read(KeysView, rotated), as_json=link.as_json)
 
 

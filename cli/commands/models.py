@@ -88,7 +88,7 @@ def unload(
 
 def _unload_everywhere(link: Link, body: ModelBody) -> None:
     with link.api() as api:
-        done = read(UnloadView, api.post("/api/models/unload", body))
+        done = read(UnloadView, api.post("/api/v1/models/unload", body))
     failed = [node for node in done.nodes if node.result in (UnloadResult.FAILED, UnloadResult.UNKNOWN)]
     if link.as_json:
         print_json(done)

@@ -102,7 +102,7 @@ def upload(
     named = _ARCHIVE.fullmatch(file.name)
     checked_name = _checked(name or (named["name"] if named else ""), version or (named["version"] if named else ""))
     wanted = version or (named["version"] if named else "")
-    path = f"/api/uploads/{segment(checked_name)}/{segment(wanted)}"
+    path = f"/api/v1/uploads/{segment(checked_name)}/{segment(wanted)}"
     try:
         with file.open("rb") as content, link.api() as api:
             sha256 = digest(file)

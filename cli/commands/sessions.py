@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 def link_to_sign_in(*, reason: Reason = None, link: Link) -> None:
     """Print a link that signs in one browser, once, with the role of your token. Keep it secret until it was used."""
     with link.api() as api:
-        made = read(SignInLink, api.post("/api/sign-in-links", reason=reason))
+        made = read(SignInLink, api.post("/api/v1/sign-in-links", reason=reason))
     if link.as_json:
         return print_json(made)
     print_line(f"Open this in the browser, once, before {local_time(made.expires_at)}:", err=True)
@@ -43,7 +43,7 @@ def link_to_sign_in(*, reason: Reason = None, link: Link) -> None:
 def list_sessions(*, link: Link) -> None:
     """List signed-in browsers: your own, or all for an admin."""
     with link.api() as api:
-        sessions = [read(SessionView, entry) for entry in api.get("/api/sessions")]
+        sessions = [read(SessionView, entry) for entry in api.get("/api/v1/sessions")]
     show_list(sessions, COLUMNS, as_json=link.as_json, empty_message="No browser is signed in.")
 
 
@@ -55,5 +55,5 @@ def end(
 ) -> None:
     """Sign a browser out: its session becomes invalid and its event streams end."""
     with link.api() as api:
-        ended = read(SessionView, api.delete(f"/api/sessions/{segment(session)}", reason=reason))
+        ended = read(SessionView, api.delete(f"/api/v1/sessions/{segment(session)}", reason=reason))
     print_json(ended) if link.as_json else print_line(f"A browser of {ended.actor} is signed out.")

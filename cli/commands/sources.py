@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 def list_sources(*, link: Link) -> None:
     """List the configured hosts, without passwords."""
     with link.api() as api:
-        views = [read(SourceView, entry) for entry in api.get("/api/sources")]
+        views = [read(SourceView, entry) for entry in api.get("/api/v1/sources")]
     show_list(views, COLUMNS, as_json=link.as_json, empty_message="No host is configured.")
 
 
@@ -74,7 +74,7 @@ def add(
         realms=realm or [],
     )
     with link.api() as api:
-        view = read(SourceView, api.put(f"/api/sources/{segment(host)}", body, reason=reason))
+        view = read(SourceView, api.put(f"/api/v1/sources/{segment(host)}", body, reason=reason))
     if link.as_json:
         return print_json(view)
     return print_line(f"Configured {view.host}.")
@@ -83,7 +83,7 @@ def add(
 def remove(host: Host, *, reason: Reason = None, link: Link) -> None:
     """Remove the configuration of a host."""
     with link.api() as api:
-        answer = api.delete(f"/api/sources/{segment(host)}", reason=reason)
+        answer = api.delete(f"/api/v1/sources/{segment(host)}", reason=reason)
     print_json(answer) if link.as_json else print_line(f"Removed the configuration of {host}.")
 
 

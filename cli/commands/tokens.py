@@ -51,7 +51,7 @@ def create(
     """Create a token and print its secret, which is shown only once: the API stores only its hash."""
     request = TokenRequest.model_construct(name=name, role=role, expires_in_s=seconds(ttl))
     with link.api() as api:
-        made = read(TokenCreated, api.post("/api/tokens", request, reason=reason))
+        made = read(TokenCreated, api.post("/api/v1/tokens", request, reason=reason))
     if link.as_json:
         return print_json(made)
     ends = f"until {local_time(made.expires_at)}" if made.expires_at else "until it is revoked"
@@ -62,7 +62,7 @@ def create(
 def list_tokens(*, link: Link) -> None:
     """List the tokens, valid ones first."""
     with link.api() as api:
-        tokens = [read(TokenView, entry) for entry in api.get("/api/tokens")]
+        tokens = [read(TokenView, entry) for entry in api.get("/api/v1/tokens")]
     show_list(tokens, COLUMNS, as_json=link.as_json, empty_message=_NONE_YET)
 
 
@@ -74,7 +74,7 @@ def revoke(
 ) -> None:
     """Revoke a token: it becomes invalid, and so do the browser sessions that it created."""
     with link.api() as api:
-        revoked = read(TokenView, api.delete(f"/api/tokens/{segment(name)}", reason=reason))
+        revoked = read(TokenView, api.delete(f"/api/v1/tokens/{segment(name)}", reason=reason))
     if link.as_json:
         return print_json(revoked)
     return print_line(f"{revoked.name} ({revoked.role}) is revoked.")

@@ -33,7 +33,7 @@ MEMBERS: list[Column[MemberView]] = [
 
 
 def fetch_batch(api: ApiClient, batch_id: str) -> BatchDetail:
-    return read(BatchDetail, api.get(f"/api/batches/{segment(batch_id)}"))
+    return read(BatchDetail, api.get(f"/api/v1/batches/{segment(batch_id)}"))
 
 
 def watch_batch(api: ApiClient, batch_id: str, *, as_json: bool, retry_first_request: bool = False) -> int:

@@ -23,7 +23,7 @@ def _settable(labels: dict[str, str]) -> dict[str, str]:
 
 
 class TokenRequest(Shape):
-    """`POST /api/tokens`."""
+    """`POST /api/v1/tokens`."""
 
     name: str = Field(min_length=1, max_length=100, pattern=FULL_NAME, description="Its holder; appears as actor.")
     role: Role
@@ -63,7 +63,7 @@ class SessionView(Shape):
 
 
 class InviteRequest(Shape):
-    """`POST /api/invites`."""
+    """`POST /api/v1/invites`."""
 
     approve: bool = Field(default=False, description="Nodes that join with it are approved automatically.")
     ttl_s: float = Field(default=3600, gt=0, le=30 * DAY_S)
@@ -112,9 +112,3 @@ class AuditEntry(Shape):
     reason: Address = ""
     outcome: ChangeState = ChangeState.DONE
     """`unknown`: the change was begun, and the process ended before it could record the result"""
-
-
-class AuditPage(Shape):
-    entries: list[AuditEntry]
-    next: int | None = None
-    """pass it as `before_id` for the next page; absent on the last"""

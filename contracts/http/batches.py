@@ -29,7 +29,7 @@ ENDED_BATCHES = frozenset({BatchState.COMPLETED, BatchState.STOPPED, BatchState.
 
 
 class BatchRequest(InstallRequest):
-    """`POST /api/batches`: what to do, and where: `nodes`, `selector` or `everywhere`."""
+    """`POST /api/v1/batches`: what to do, and where: `nodes`, `selector` or `everywhere`."""
 
     kind: Kind = Kind.INSTALL
     nodes: list[str] = Field(default_factory=list, max_length=MOST_TARGETS)
@@ -40,7 +40,6 @@ class BatchRequest(InstallRequest):
     count_attempts: bool = Field(
         default=False, description="`max_failures` counts every failed attempt, not only nodes that gave up."
     )
-    dry_run: bool = False
 
 
 class RetrySelect(StrEnum):
@@ -55,7 +54,7 @@ class RetrySelect(StrEnum):
 
 
 class BatchRetry(ReasonBody):
-    """`POST /api/batches/{id}/retry`."""
+    """`POST /api/v1/batches/{id}/retry`."""
 
     select: RetrySelect = RetrySelect.FAILED
 

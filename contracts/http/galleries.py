@@ -30,7 +30,7 @@ class BackendEntry(Shape):
 
 
 class TrustRequest(Shape):
-    """`PUT /api/galleries/{name}/trust`: what its artifacts need. Replaces all settings at once."""
+    """`PUT /api/v1/galleries/{name}/trust`: what its artifacts need. Replaces all settings at once."""
 
     policy: GalleryPolicy = GalleryPolicy.DIGEST
     """none: also archives without a sha256; digest; signed: by `keys`, by the metadata below `root`, or both"""
@@ -55,7 +55,7 @@ class GalleryPlace(Shape):
 
 
 class GalleryRequest(GalleryPlace, TrustRequest):
-    """`POST /api/galleries`: its address, and what its artifacts need."""
+    """`POST /api/v1/galleries`: its address, and what its artifacts need."""
 
 
 class GalleryView(GalleryPlace):

@@ -60,7 +60,7 @@ class Compared:
 
 
 class RotateKeys(Shape):
-    """`POST /api/keys/rotate`."""
+    """`POST /api/v1/keys/rotate`."""
 
     revoke: bool = Field(
         default=False,

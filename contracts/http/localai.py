@@ -153,3 +153,10 @@ class KnownBackend(Shape):
     """always false: the API does not import models"""
     description: str | None = None
     installed: bool
+
+
+class LocalaiOperations(Shape):
+    """LocalAI's lists of operations: the live list, and the history."""
+
+    operations: list[dict[str, Any]]
+    """LocalAI's entry (id, name, jobID, progress or outcome ...) and our fields in one object"""

@@ -38,7 +38,7 @@ class NodeModel(Shape):
 
 
 class ModelBody(Shape):
-    """`POST /api/nodes/{id}/models/unload` and `/delete`, `POST /api/models/unload`: LocalAI's key."""
+    """`POST /api/nodes/{id}/models/unload` and `/delete`, `POST /api/v1/models/unload`: LocalAI's key."""
 
     model_name: PlainName = Field(min_length=1, max_length=255)
     reason: str = Field(default="", max_length=500)
@@ -81,7 +81,7 @@ class UnloadedNode(Shape):
 
 
 class UnloadView(Message):
-    """`POST /api/models/unload`; nodes without the model are omitted."""
+    """`POST /api/v1/models/unload`; nodes without the model are omitted."""
 
     model_name: str
     nodes: list[UnloadedNode]

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
-from nodesmith.contracts.http.shared import Message, Shape
+from nodesmith.contracts.http.shared import Message, Page, Shape
 from nodesmith.contracts.nats.messages import Resources
 from nodesmith.contracts.nats.readings import MOST_BYTES
 from nodesmith.domain import budget
@@ -93,7 +93,7 @@ class RegisterResponse(Shape):
     expires_at: datetime | None = None
     """when the NATS credential expires; the node registers again before that"""
     trust_version: int = 0
-    """version of the newest trust list at /api/trust"""
+    """version of the newest trust list at /api/v1/trust"""
     newest_orders: dict[str, int] | None = None
     """family -> issue time of the newest order that ended on this node; an agent refuses older ones"""
 
@@ -142,6 +142,11 @@ class NodeView(Resources):
     in_flight_count: int = 0
     created_at: datetime
     updated_at: datetime
+
+
+class NodePage(Page[NodeView]):
+    total: int = 0
+    """nodes on all pages"""
 
 
 class DrainPolicy(WireEnum):

@@ -1,11 +1,12 @@
 """HTTP shapes of operations: request, view, cancel, history, pending work and bulk orders."""
 
 from datetime import datetime
+from enum import StrEnum, auto
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from nodesmith.contracts.http.shared import Address, Shape
+from nodesmith.contracts.http.shared import Address, Page, Shape
 from nodesmith.contracts.names import PlainName
 from nodesmith.contracts.nats.messages import CancelMode, Installed, UpgradePolicy
 from nodesmith.domain.operation import ENDED, Kind, Phase, Reason, State
@@ -43,6 +44,31 @@ class InstallRequest(Shape):
     max_attempts: int | None = Field(
         default=None, ge=1, le=1000, description="Attempts on one node before it gives up; default: the settings."
     )
+
+
+class OperationBody(InstallRequest):
+    """`POST /api/v1/operations`: what to do with a backend, on which node."""
+
+    kind: Kind
+    """install, upgrade, rollback or remove"""
+    node: str = Field(min_length=1, max_length=255)
+    """id or name of the node"""
+
+
+class OperationAccepted(Shape):
+    """202: the operation is durable. `Location` is its address."""
+
+    op_id: str
+    node_id: str
+    node_name: str
+    message: str
+    """what was accepted, as a sentence"""
+    joined: bool = False
+    """the same operation was open already; this is its id"""
+    limits_not_applied: list[str] = Field(default_factory=list)
+    """of a request that joined an open operation: requested limits that do not apply, as that one keeps its own"""
+    repeated: bool = False
+    """a repeated request with the same `Idempotency-Key`: this is the first answer"""
 
 
 class JobAccepted(Shape):
@@ -170,12 +196,22 @@ class OperationDetail(OperationView):
     timeline: list[OperationEvent] = Field(default_factory=list)
 
 
-class OperationList(Shape):
-    operations: list[dict[str, Any]]
-    """LocalAI's entry (id, name, jobID, progress, taskType ...) and our fields in one object"""
+class OperationScope(StrEnum):
+    """Which operations a list has, before its filters."""
+
+    LIVE = auto()
+    """open, or ended badly and not dismissed"""
+    OPEN = auto()
+    ENDED = auto()
+    """the history: the latest end first, kept for 90 days"""
+    ALL = auto()
+
+
+class OperationPage(Page[OperationView]):
     last_event_id: int = 0
     """the newest event in the same snapshot: a stream from here has every later change"""
     stale_since: datetime | None = None
+    """Temporal has not answered since then: open operations may have gone on"""
 
 
 class CancelBody(Shape):
@@ -202,15 +238,13 @@ class RetryBody(Shape):
 
 
 class CancelAccepted(Shape):
-    success: bool = True
-    message: str = "Operation cancelled"
+    """202: the cancel is durable."""
+
+    op_id: str
     state: State
+    """`cancelling` until the node has confirmed it, or the end that the operation had reached before"""
     note: str = ""
-
-
-class Dismissed(Shape):
-    success: bool
-    message: str
+    """what this cancel cannot do"""
 
 
 class ProgressTick(ProgressView):
@@ -269,13 +303,6 @@ class BulkResult(Shape):
     operations: list[BulkItem] = Field(default_factory=list)
 
 
-class HistoryPage(Shape):
-    operations: list[dict[str, Any]]
-    """LocalAI's entry (id, name, jobID, outcome, startedAt, finishedAt ...) and our fields in one object"""
-    next: str | None = None
-    """cursor of the next page"""
-
-
 class PendingWork(Shape):
     """Open operations of one node, or of one backend."""
 
@@ -294,6 +321,11 @@ class PendingView(Shape):
     total: int
     nodes: list[PendingWork]
     backends: list[PendingWork]
+
+
+class HistoryCleared(Shape):
+    cleared: int
+    """number of operations that the history no longer shows"""
 
 
 class StopBody(Shape):

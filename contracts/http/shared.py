@@ -2,9 +2,9 @@
 
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainSerializer
 
 from nodesmith.domain.addresses import without_query
 
@@ -35,18 +35,41 @@ Facts = Annotated[dict[str, Any], PlainSerializer(_shown_everywhere, return_type
 
 
 class Shape(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
+
+
+Item = TypeVar("Item")
+
+
+class Page(Shape, Generic[Item]):
+    """One page of a list, in the order of the list."""
+
+    items: list[Item]
+    next_cursor: str | None = None
+    """pass it as `cursor` for the next page; null on the last page"""
 
 
 class Problem(Shape):
-    """RFC 9457, plus `error` in the shape that LocalAI's clients of that path expect."""
+    """Why a request was refused or failed (RFC 9457)."""
 
     type: str = "about:blank"
     title: str
+    """the phrase of the status"""
     status: int
+    """the HTTP status"""
     detail: str
+    """what happened, as a sentence"""
     code: str
+    """what happened, for programs; codes are added, never changed"""
     remedy: str = ""
+    """what to do about it"""
+    facts: dict[str, JsonValue] = Field(default_factory=dict)
+    """the values that the sentence names: node, op_id, field, ..."""
+
+
+class LocalaiProblem(Problem):
+    """The same on LocalAI's paths, with `error` in the shape that LocalAI's clients of that path expect."""
+
     error: Any = None
 
 

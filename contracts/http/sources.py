@@ -23,7 +23,7 @@ class SourceAccess(Shape):
 
 
 class SourceRequest(Shape):
-    """`PUT /api/sources/{host}`: how nodes and galleries reach that host."""
+    """`PUT /api/v1/sources/{host}`: how nodes and galleries reach that host."""
 
     username: str = Field(default="", max_length=255)
     password: str = Field(default="", max_length=4096)

@@ -28,7 +28,7 @@ class Cancellation:
         request = CancelRequest(op_id=op_id, by=actor, detail=body.reason, mode=body.mode, force=body.force)
         if not await self.runs.cancel(row.workflow_id, request):
             raise _ended(await self.operations.find(op_id) or row)
-        return CancelAccepted(state=State.CANCELLING, note=await self._localai_note(row))
+        return CancelAccepted(op_id=op_id, state=State.CANCELLING, note=await self._localai_note(row))
 
     async def _localai_note(self, row: OperationView) -> str:
         node = await self.nodes.find(row.node_id)

@@ -1,6 +1,5 @@
 """The audit trail: who changed what, kept for 400 days."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -9,11 +8,13 @@ from sqlalchemy import Select, bindparam, delete, func, insert, or_, select, upd
 from nodesmith.contracts.http.access import AuditEntry
 from nodesmith.domain.audit_change import AuditChange, ChangeState
 from nodesmith.store.clock import Clock, utc_now
+from nodesmith.store.cursors import cursor_after, read_number
 from nodesmith.store.database import Database
 from nodesmith.store.tables.access import AuditRow
 from nodesmith.store.text import storable
 
 PURGE_LIMIT = 5_000
+_NEWEST_FIRST = "audit entries, newest first"
 _BEGIN = insert(AuditRow).returning(AuditRow.id)
 _COMPLETE = (
     update(AuditRow)
@@ -44,7 +45,7 @@ class AuditTrail:
         async with self._database.autocommit() as connection:
             await connection.execute(delete(AuditRow).where(AuditRow.id == entry))
 
-    async def entries(
+    async def page(
         self,
         *,
         actor: str | None = None,
@@ -52,10 +53,10 @@ class AuditTrail:
         action: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
-        before_id: int | None = None,
+        cursor: str = "",
         limit: int = 100,
-    ) -> Sequence[AuditEntry]:
-        """Matching entries, the newest first."""
+    ) -> tuple[list[AuditEntry], str | None]:
+        """Matching entries, the newest first, and the cursor of the next page."""
         row = AuditRow
         wanted = {row.actor: actor, row.action: action}
         found: Select[AuditRow] = select(row).where(
@@ -67,10 +68,12 @@ class AuditTrail:
             found = found.where(row.at >= since)
         if until is not None:
             found = found.where(row.at < until)
-        if before_id is not None:
-            found = found.where(row.id < before_id)
+        if cursor:
+            found = found.where(row.id < read_number(cursor, _NEWEST_FIRST))
         async with self._database.session() as session:
-            return [_entry(each) for each in await session.scalars(found.order_by(row.id.desc()).limit(limit))]
+            entries = [_entry(each) for each in await session.scalars(found.order_by(row.id.desc()).limit(limit + 1))]
+        shown = entries[:limit]
+        return shown, cursor_after(_NEWEST_FIRST, shown[-1].id) if len(entries) > limit else None
 
     async def purge(self, before: datetime) -> int:
         """Delete one portion of the older entries; returns how many."""

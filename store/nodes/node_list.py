@@ -1,8 +1,5 @@
 """The list of nodes: filtered, sorted, and in pages that stay correct while nodes are added and removed."""
 
-import base64
-import binascii
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -31,6 +28,7 @@ from nodesmith.domain.errors import InvalidRequest
 from nodesmith.domain.node import NodeStatus
 from nodesmith.domain.selector import EVERYTHING, Selector
 from nodesmith.store.clock import Clock, utc_now
+from nodesmith.store.cursors import cursor_after, read_moment, read_text
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.labels import labels_of_node, selector_condition
 from nodesmith.store.nodes.nodes import open_operations_of_node, status_expression
@@ -164,23 +162,14 @@ def _sort_key(sort: str) -> tuple[ColumnElement[Any], bool]:
 
 def _cursor_after(sort: str, last: NodeView) -> str:
     value = getattr(last, sort.removeprefix("-"))
-    if value is None or isinstance(value, datetime):
-        value = (value or _LONG_AGO).isoformat()
-    return base64.urlsafe_b64encode(json.dumps([sort, value, last.id]).encode()).decode().rstrip("=")
+    return cursor_after(_order(sort), _LONG_AGO if value is None else value, last.id)
 
 
 def _read_cursor(query: NodeQuery) -> tuple[str | datetime, str]:
     """Where the last page ended; a cursor is valid only for the sort order it was created for."""
-    try:
-        sort, value, node_id = json.loads(base64.urlsafe_b64decode(query.cursor + "=="))
-        is_moment = query.sort.removeprefix("-") in ("last_heartbeat", "created_at")
-        place = (datetime.fromisoformat(value) if is_moment else str(value), str(node_id))
-    except (binascii.Error, ValueError, TypeError) as error:
-        raise _bad_cursor() from error
-    if sort != query.sort or "\0" in f"{value}{node_id}":
-        raise _bad_cursor()
-    return place
+    is_moment = query.sort.removeprefix("-") in ("last_heartbeat", "created_at")
+    return (read_moment if is_moment else read_text)(query.cursor, _order(query.sort))
 
 
-def _bad_cursor() -> InvalidRequest:
-    return InvalidRequest("cursor: not a valid cursor of this list. Start again without one.", field="cursor")
+def _order(sort: str) -> str:
+    return f"nodes by {sort}"

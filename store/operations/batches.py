@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, case, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, case, exists, func, or_, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -23,11 +23,13 @@ from nodesmith.contracts.temporal.batches import (
 )
 from nodesmith.contracts.words import tell
 from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.store.cursors import cursor_after, read_moment
 from nodesmith.store.database import Database
 from nodesmith.store.operations.batch_failures import AttemptFailures, failures_of
 from nodesmith.store.tables.core import BatchMemberRow, BatchRow, OperationRow
 
 WAITING_FOR_TURN = "waiting_for_turn"
+_BY_CREATION = "batches by creation"
 _WITHOUT_NODES = {"targets", "left_out", "carried"}
 _BEFORE_ANY_RUN = datetime.fromtimestamp(0, UTC)
 """`created_at` uses the API's clock and later writes Temporal's, which may differ by minutes"""
@@ -132,9 +134,20 @@ class Batches:
             stored = await session.scalar(select(BatchRow.request).where(BatchRow.batch_id == batch_id))
         return BatchInput.model_validate({**stored, "targets": ()}) if stored else None
 
-    async def listing(self, *, open_only: bool = False, limit: int = 100) -> Sequence[BatchView]:
-        newest = select(BatchRow).order_by(BatchRow.created_at.desc(), BatchRow.batch_id).limit(limit)
-        return await self._views(newest.where(BatchRow.ended_at.is_(None)) if open_only else newest)
+    async def listing(
+        self, *, open_only: bool = False, cursor: str = "", limit: int = 100
+    ) -> tuple[list[BatchView], str | None]:
+        """One page of batches, newest first, and the cursor of the next page."""
+        place = (BatchRow.created_at, BatchRow.batch_id)
+        newest = select(BatchRow).order_by(*(column.desc() for column in place)).limit(limit + 1)
+        if open_only:
+            newest = newest.where(BatchRow.ended_at.is_(None))
+        if cursor:
+            newest = newest.where(tuple_(*place) < tuple_(*read_moment(cursor, _BY_CREATION)))
+        found = await self._views(newest)
+        shown = found[:limit]
+        more = len(found) > limit
+        return shown, cursor_after(_BY_CREATION, shown[-1].created_at, shown[-1].batch_id) if more else None
 
     async def members(self, batch_id: str) -> Sequence[MemberView]:
         """All members of the batch, by node name, with the state of their operations."""

@@ -1,25 +1,23 @@
 """Queries across operations: the history in pages, pending work, dismissal and purging."""
 
-import base64
-import binascii
-import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, delete, exists, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, delete, exists, func, select, tuple_, update
 
 from nodesmith.contracts.http.operations import OperationFilter, OperationView, PendingWork
-from nodesmith.domain.errors import InvalidRequest
-from nodesmith.domain.identity import family_of
 from nodesmith.store.clock import Clock, utc_now
+from nodesmith.store.cursors import cursor_after, read_moment
 from nodesmith.store.database import Database
+from nodesmith.store.operations.filters import filter_conditions
 from nodesmith.store.operations.idempotency import KEY_EXPIRED
 from nodesmith.store.operations.operations import IS_OPEN, IS_UNSUCCESSFUL
 from nodesmith.store.operations.views import operation_view
 from nodesmith.store.tables.core import BatchMemberRow, BatchRow, IdempotencyKeyRow, OperationRow, OrderRow
 
 PURGE_LIMIT = 1000
+_BY_END = "operations by end"
 _NEWEST = (OperationRow.ended_at.desc(), OperationRow.op_id.desc())
 
 
@@ -41,23 +39,23 @@ class History:
     ) -> tuple[list[OperationView], str | None]:
         """Ended operations, the latest end first, and the cursor of the next page."""
         ended = OperationRow.ended_at
-        conditions = [ended.is_not(None), OperationRow.cleared_at.is_(None), *_conditions(wanted)]
+        conditions = [ended.is_not(None), OperationRow.cleared_at.is_(None), *filter_conditions(wanted)]
         if since is not None:
             conditions.append(ended >= since)
         if until is not None:
             conditions.append(ended < until)
         if cursor:
-            conditions.append(tuple_(ended, OperationRow.op_id) < tuple_(*_read_cursor(cursor)))
+            conditions.append(tuple_(ended, OperationRow.op_id) < tuple_(*read_moment(cursor, _BY_END)))
         found = await self._fetch(conditions, _NEWEST, limit + 1)
         shown = found[:limit]
         return shown, _cursor_after(shown[-1]) if len(found) > limit else None
 
     async def list_open(self, wanted: OperationFilter, *, limit: int) -> Sequence[OperationView]:
-        return await self._fetch([IS_OPEN, *_conditions(wanted)], (OperationRow.created_at.asc(),), limit)
+        return await self._fetch([IS_OPEN, *filter_conditions(wanted)], (OperationRow.created_at.asc(),), limit)
 
     async def undismissed(self, wanted: OperationFilter, *, limit: int) -> Sequence[OperationView]:
         """Unsuccessful operations that were not dismissed yet."""
-        return await self._fetch([IS_UNSUCCESSFUL, *_conditions(wanted)], (OperationRow.created_at.asc(),), limit)
+        return await self._fetch([IS_UNSUCCESSFUL, *filter_conditions(wanted)], (OperationRow.created_at.asc(),), limit)
 
     async def dismiss(self, op_ids: Sequence[str]) -> set[str]:
         """Remove these from the live list; returns the ids that were on it."""
@@ -121,38 +119,9 @@ def _without_operation(ended_before: datetime) -> Select[str]:
     return select(OrderRow.op_id).where(ended, ~begun).limit(PURGE_LIMIT)
 
 
-def _conditions(wanted: OperationFilter) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = []
-    if wanted.node is not None:
-        conditions.append(or_(OperationRow.node_id == wanted.node, OperationRow.node_name == wanted.node))
-    if wanted.backend is not None:
-        names = (OperationRow.backend == wanted.backend, OperationRow.family == family_of(wanted.backend))
-        conditions.append(or_(*names))
-    if wanted.state is not None:
-        conditions.append(OperationRow.state == wanted.state.value)
-    if wanted.batch is not None:
-        conditions.append(OperationRow.batch_id == wanted.batch)
-    return conditions
-
-
 def _cursor_after(last: OperationView) -> str:
     assert last.ended_at is not None  # noqa: S101 - only what has ended is in the history
-    return base64.urlsafe_b64encode(json.dumps([last.ended_at.isoformat(), last.op_id]).encode()).decode().rstrip("=")
-
-
-def _read_cursor(cursor: str) -> tuple[datetime, str]:
-    try:
-        ended_at, op_id = json.loads(base64.urlsafe_b64decode(cursor + "=="))
-        place = datetime.fromisoformat(ended_at), str(op_id)
-    except (binascii.Error, ValueError, TypeError) as error:
-        raise _bad_cursor() from error
-    if "\0" in place[1] or place[0].tzinfo is None:
-        raise _bad_cursor()
-    return place
-
-
-def _bad_cursor() -> InvalidRequest:
-    return InvalidRequest("cursor: not a valid cursor of the history. Start again without one.", field="cursor")
+    return cursor_after(_BY_END, last.ended_at, last.op_id)
 
 
 def _sum_up(groups: Iterable[tuple[str, str, list[Any]]]) -> list[PendingWork]:

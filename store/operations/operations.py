@@ -7,16 +7,36 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pydantic_core import to_json
-from sqlalchemy import Boolean, ColumnElement, RowMapping, Select, TextClause, literal_column, or_, select, text, true
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    RowMapping,
+    Select,
+    TextClause,
+    literal_column,
+    or_,
+    select,
+    text,
+    true,
+    tuple_,
+)
 
-from nodesmith.contracts.http.operations import OperationDetail, OperationEvent, OperationView
+from nodesmith.contracts.http.operations import (
+    OperationDetail,
+    OperationEvent,
+    OperationFilter,
+    OperationScope,
+    OperationView,
+)
 from nodesmith.contracts.nats.messages import Installed, Progress, Signed
 from nodesmith.contracts.nats.orders import Order
 from nodesmith.contracts.temporal.operations import OperationRequest, Projection, RecordResult, RowEnd
 from nodesmith.domain.operation import ENDED, OPEN, Reason, State
 from nodesmith.store.clock import Clock, utc_now
+from nodesmith.store.cursors import cursor_after, read_moment
 from nodesmith.store.database import EVENT_LOCK, Database
 from nodesmith.store.operations.events import CHANNEL, NEWEST_EVENT
+from nodesmith.store.operations.filters import filter_conditions
 from nodesmith.store.operations.orders import INSERT_ORDERS, order_rows
 from nodesmith.store.operations.views import event_view, operation_view
 from nodesmith.store.tables.core import NODE_BOUND, UNSUCCESSFUL, OperationEventRow, OperationRow, one_of
@@ -37,6 +57,13 @@ IS_OPEN = _state_in(OPEN)
 _HAS_ENDED = _state_in(ENDED)
 _IS_NODE_BOUND = _state_in(NODE_BOUND)
 IS_UNSUCCESSFUL = _state_in(UNSUCCESSFUL) & OperationRow.dismissed_at.is_(None)
+
+_SCOPES: dict[OperationScope, tuple[ColumnElement[bool], ...]] = {
+    OperationScope.LIVE: (or_(IS_OPEN, IS_UNSUCCESSFUL),),
+    OperationScope.OPEN: (IS_OPEN,),
+    OperationScope.ALL: (),
+}
+_BY_CREATION = "operations by creation"
 
 _GAUGES = text(f"""
     UPDATE operations
@@ -122,6 +149,7 @@ class OperationSnapshot:
 
     operations: Sequence[OperationView]
     last_event_id: int
+    next_cursor: str | None = None
 
 
 class OperationTable:
@@ -207,29 +235,27 @@ class OperationTable:
 
     async def listing(
         self,
+        wanted: OperationFilter | None = None,
         *,
-        live: bool = True,
-        node: str | None = None,
-        state: State | None = None,
-        batch: str | None = None,
+        scope: OperationScope = OperationScope.LIVE,
+        cursor: str = "",
         limit: int = 500,
     ) -> "OperationSnapshot":
-        """Newest first. `live`: open operations, and unsuccessful ones that were not dismissed."""
-        conditions: list[ColumnElement[bool]] = []
-        if live:
-            conditions.append(or_(IS_OPEN, IS_UNSUCCESSFUL))
-        if node is not None:
-            conditions.append(or_(OperationRow.node_id == node, OperationRow.node_name == node))
-        if state is not None:
-            conditions.append(OperationRow.state == state)
-        if batch is not None:
-            conditions.append(OperationRow.batch_id == batch)
-        newest = (OperationRow.created_at.desc(), OperationRow.op_id.desc())
-        wanted = select(OperationRow).where(true(), *conditions).order_by(*newest).limit(limit)
+        """One page of operations, newest first."""
+        conditions = [*_SCOPES[scope], *filter_conditions(wanted or OperationFilter())]
+        place = (OperationRow.created_at, OperationRow.op_id)
+        if cursor:
+            conditions.append(tuple_(*place) < tuple_(*read_moment(cursor, _BY_CREATION)))
+        newest = (column.desc() for column in place)
+        page = select(OperationRow).where(true(), *conditions).order_by(*newest).limit(limit + 1)
         now = self._clock()
         async with self._database.snapshot() as session:
             last_event_id = await session.scalar(NEWEST_EVENT) or 0
-            return OperationSnapshot([operation_view(row, now) for row in await session.scalars(wanted)], last_event_id)
+            found = [operation_view(row, now) for row in await session.scalars(page)]
+        shown = found[:limit]
+        more = len(found) > limit
+        following = cursor_after(_BY_CREATION, shown[-1].created_at, shown[-1].op_id) if more else None
+        return OperationSnapshot(shown, last_event_id, following)
 
     async def timeline(self, op_id: str) -> Sequence[OperationEvent]:
         wanted = select(OperationEventRow).where(OperationEventRow.op_id == op_id).order_by(OperationEventRow.id)

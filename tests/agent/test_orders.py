@@ -61,7 +61,7 @@ class Scene:
 
 def serving(keyring: Keyring, url: str = "http://127.0.0.1") -> httpx2.AsyncClient:
     def answer(request: httpx2.Request) -> httpx2.Response:
-        assert request.url.path == "/api/trust"
+        assert request.url.path == "/api/v1/trust"
         return httpx2.Response(200, content=keyring.chain().model_dump_json())
 
     return httpx2.AsyncClient(transport=httpx2.MockTransport(answer), base_url=url)

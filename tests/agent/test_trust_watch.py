@@ -33,7 +33,7 @@ LATER = 3600.0
 
 
 class TrustSite:
-    """Serves and counts requests to /api/trust."""
+    """Serves and counts requests to /api/v1/trust."""
 
     def __init__(self, keyring: Keyring) -> None:
         self.keyring = keyring

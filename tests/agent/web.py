@@ -204,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:  # noqa: PLR0911 - one for each kind of path
         seen = Seen(self.path.partition("?")[0], self.headers)
-        if seen.path == "/api/trust":
+        if seen.path == "/api/v1/trust":
             return self._trust()
         self.web.seen.append(seen)
         file = self.web.files.get(seen.path)

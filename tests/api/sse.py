@@ -62,7 +62,7 @@ class Reader:
 async def reading(api: Api, *, last_event_id: int | None = None, **query: Any) -> AsyncIterator[Reader]:
     """Open a stream; returns once the server has taken the reader in."""
     headers = {} if last_event_id is None else {"Last-Event-ID": str(last_event_id)}
-    async with api.http.stream("GET", "/api/events", params=query, headers=headers) as response:
+    async with api.http.stream("GET", "/api/v1/events", params=query, headers=headers) as response:
         assert response.status_code == 200, await response.aread()
         assert response.headers["content-type"].startswith("text/event-stream")
         lines = response.aiter_lines()

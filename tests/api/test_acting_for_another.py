@@ -63,8 +63,8 @@ async def state_of(api: Api, victim: dict[str, Any], op_id: str) -> tuple[Any, .
     node = (await api.http.get(f"/api/nodes/{victim['id']}")).json()
     operation = (await api.http.get(f"/api/operations/{op_id}")).json()
     everybody = (await api.http.get("/api/nodes")).json()
-    tokens = (await api.http.get("/api/tokens")).json()
-    audit = (await api.http.get("/api/audit")).json()
+    tokens = (await api.http.get("/api/v1/tokens")).json()
+    audit = (await api.http.get("/api/v1/audit")).json()
     return node, operation["state"], len(everybody), len(tokens), audit
 
 
@@ -81,7 +81,7 @@ async def op_id(api: Api, victim: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 async def invite(api: Api) -> str:
-    answer = await api.http.post("/api/invites", json={"approve": True, "uses": 50})
+    answer = await api.http.post("/api/v1/invites", json={"approve": True, "uses": 50})
     return str(answer.json()["token"])
 
 

@@ -32,13 +32,13 @@ from tests.store.transitions import a_request, transition
 
 
 async def entries(api: Api, **filters: Any) -> list[dict[str, Any]]:
-    answer = await api.http.get("/api/audit", params=filters)
+    answer = await api.http.get("/api/v1/audit", params=filters)
     assert answer.status_code == 200, answer.text
     return list(answer.json()["entries"])
 
 
 async def token_of(api: Api, name: str, role: str = "operator") -> dict[str, str]:
-    answer = await api.http.post("/api/tokens", json={"name": name, "role": role})
+    answer = await api.http.post("/api/v1/tokens", json={"name": name, "role": role})
     return bearer(answer.json()["token"])
 
 
@@ -76,20 +76,20 @@ async def test_install_and_cancel_are_audited_with_the_token_name(api: Api) -> N
 
 
 async def test_tokens_are_audited_without_their_secrets(api: Api) -> None:
-    made = (await api.http.post("/api/tokens", json={"name": "robot", "role": "viewer"})).json()
-    await api.http.delete("/api/tokens/robot", params={"reason": "left"})
+    made = (await api.http.post("/api/v1/tokens", json={"name": "robot", "role": "viewer"})).json()
+    await api.http.delete("/api/v1/tokens/robot", params={"reason": "left"})
     revoked, created = await entries(api, target="robot")
     assert (created["action"], created["after"]["role"]) == ("tokens.create", "viewer")
     assert (revoked["action"], revoked["before"]["role"], revoked["reason"]) == ("tokens.remove", "viewer", "left")
     assert await entries(api, target=made["id"]) == [revoked, created]
-    assert made["token"] not in (await api.http.get("/api/audit")).text
+    assert made["token"] not in (await api.http.get("/api/v1/audit")).text
 
 
 async def test_source_is_audited_with_before_and_after(api: Api) -> None:
     host = "r.invalid:5000"
     for username in ("ada", "bob"):
-        await api.http.put(f"/api/sources/{host}", json={"username": username, "password": "hush"})
-    await api.http.delete(f"/api/sources/{host}")
+        await api.http.put(f"/api/v1/sources/{host}", json={"username": username, "password": "hush"})
+    await api.http.delete(f"/api/v1/sources/{host}")
     removed, changed, added = await entries(api, target=host)
     assert added["before"] is None
     assert [added["after"]["username"], changed["before"]["username"], changed["after"]["username"]] == [
@@ -98,12 +98,12 @@ async def test_source_is_audited_with_before_and_after(api: Api) -> None:
         "bob",
     ]
     assert (removed["before"], removed["after"]) == (changed["after"], None)
-    assert "hush" not in (await api.http.get("/api/audit")).text
+    assert "hush" not in (await api.http.get("/api/v1/audit")).text
 
 
 async def test_hold_is_audited_with_before_and_after(api: Api) -> None:
-    await api.http.post("/api/hold", json={"reason": "the link is down"})
-    await api.http.post("/api/release", json={"reason": "it is back"})
+    await api.http.post("/api/v1/hold", json={"reason": "the link is down"})
+    await api.http.post("/api/v1/release", json={"reason": "it is back"})
     released, held = await entries(api, target="hold")
     assert (held["before"]["held"], held["after"]["held"], held["reason"]) == (False, True, "the link is down")
     assert (released["before"], released["after"]["held"], released["reason"]) == (held["after"], False, "it is back")
@@ -126,8 +126,8 @@ async def test_labels_and_overrides_are_audited_with_before_and_after(api: Api) 
 async def test_batch_order_is_audited_with_the_state_of_the_batch(api: Api) -> None:
     node = await api.approved_node()
     body = {"kind": "install", "backend": "echo", "nodes": [node["id"]]}
-    batch_id = (await api.http.post("/api/batches", json=body)).json()["batch_id"]
-    assert (await api.http.post(f"/api/batches/{batch_id}/pause", json={"reason": "lunch"})).status_code == 200
+    batch_id = (await api.http.post("/api/v1/batches", json=body)).json()["batch_id"]
+    assert (await api.http.post(f"/api/v1/batches/{batch_id}/pause", json={"reason": "lunch"})).status_code == 200
     paused, _started = await entries(api, target=batch_id)
     assert (paused["action"], paused["reason"], paused["after"]) == ("batches.pause", "lunch", {"order": "pause"})
     assert paused["before"] == {"state": "running"}
@@ -136,10 +136,10 @@ async def test_batch_order_is_audited_with_the_state_of_the_batch(api: Api) -> N
 async def test_gallery_removal_is_audited_with_before(api: Api, tmp_path: Path) -> None:
     name, index = f"g-{secrets.token_hex(3)}", tmp_path / "index.yaml"
     index.write_text(wild.backend("engine"))
-    added = await api.http.post("/api/galleries", json={"name": name, "url": index.as_uri()})
+    added = await api.http.post("/api/v1/galleries", json={"name": name, "url": index.as_uri()})
     assert added.status_code == 201, added.text
-    await api.http.post(f"/api/galleries/{name}/refresh")
-    await api.http.delete(f"/api/galleries/{name}")
+    await api.http.post(f"/api/v1/galleries/{name}/refresh")
+    await api.http.delete(f"/api/v1/galleries/{name}")
     gone, read, made = await entries(api, target=name)
     assert (read["action"], read["after"]["error"]) == ("galleries.refresh", "")
     assert read["after"]["entries"] > 0
@@ -149,8 +149,8 @@ async def test_gallery_removal_is_audited_with_before(api: Api, tmp_path: Path) 
 
 
 async def test_invite_revocation_is_audited_with_before(api: Api) -> None:
-    invite = (await api.http.post("/api/invites", json={"uses": 3, "labels": {"zone": "a"}})).json()
-    await api.http.delete(f"/api/invites/{invite['id']}")
+    invite = (await api.http.post("/api/v1/invites", json={"uses": 3, "labels": {"zone": "a"}})).json()
+    await api.http.delete(f"/api/v1/invites/{invite['id']}")
     revoked, made = await entries(api, target=invite["id"])
     assert revoked["before"] == {**made["after"], "used": 0}
     assert made["after"]["labels"] == {"zone": "a"}
@@ -159,7 +159,7 @@ async def test_invite_revocation_is_audited_with_before(api: Api) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "asked"),
     [
-        ("/api/batches", {"backend": "echo", "everywhere": True, "max_parallel": 3}, {"max_parallel": 3}),
+        ("/api/v1/batches", {"backend": "echo", "everywhere": True, "max_parallel": 3}, {"max_parallel": 3}),
         ("/api/backends/install/echo", None, {"backend": "echo", "force": True, "everywhere": True}),
         ("/backends/apply", {"id": "echo"}, {"backend": "echo", "kind": "install"}),
     ],
@@ -178,7 +178,7 @@ async def test_batch_is_audited_with_its_request(
 async def test_batch_over_many_nodes_is_audited_with_their_number(api: Api) -> None:
     """The batch itself knows each of them; the trail stays readable."""
     names = [(await api.approved_node())["name"] for _ in range(MOST_NAMED + 1)]
-    answer = await api.http.post("/api/batches", json={"backend": "echo", "nodes": names})
+    answer = await api.http.post("/api/v1/batches", json={"backend": "echo", "nodes": names})
     (entry,) = await entries(api, target=answer.json()["batch_id"])
     assert entry["after"]["nodes"] == f"{MOST_NAMED + 1} nodes"
 
@@ -287,7 +287,7 @@ async def test_preview_leaves_no_audit_row(api: Api) -> None:
     node = await api.approved_node()
     newest = (await entries(api))[0]["id"]
     plan = {"kind": "install", "backend": "echo", "nodes": [node["id"]], "dry_run": True}
-    assert (await api.http.post("/api/batches", json=plan)).status_code == 200
+    assert (await api.http.post("/api/v1/batches", json=plan)).status_code == 200
     for order in ("cancel", "dismiss"):
         answer = await api.http.post(f"/api/operations/{order}", json={"node": node["id"], "preview": True})
         assert answer.status_code == 200
@@ -307,7 +307,7 @@ async def test_pages_follow_each_other_without_gap_or_overlap(api: Api) -> None:
     paged: list[int] = []
     before: dict[str, int] = {}
     while True:
-        page = (await api.http.get("/api/audit", params={"action": "nodes.approve", "limit": 2, **before})).json()
+        page = (await api.http.get("/api/v1/audit", params={"action": "nodes.approve", "limit": 2, **before})).json()
         paged += [entry["id"] for entry in page["entries"]]
         if page["next"] is None:
             break
@@ -329,6 +329,6 @@ async def test_audit_time_filter_has_both_bounds(api: Api) -> None:
     "bad", [{"limit": 0}, {"limit": 5000}, {"since": "yesterday"}, {"since": "2026-01-01"}, {"before_id": 0}]
 )
 async def test_a_bad_filter_is_named(api: Api, bad: dict[str, Any]) -> None:
-    answer = await api.http.get("/api/audit", params=bad)
+    answer = await api.http.get("/api/v1/audit", params=bad)
     assert answer.status_code == 400
     assert answer.json()["field"] == next(iter(bad))

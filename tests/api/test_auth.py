@@ -8,7 +8,7 @@ import pytest
 from nodesmith.api.app import create_app
 from tests.api.station import REGISTRATION_TOKEN, Api, bearer
 
-OPEN = {"/healthz", "/readyz", "/sign-in/{code}", "/api/ca.pem", "/api/trust"}
+OPEN = {"/healthz", "/readyz", "/sign-in/{code}", "/api/v1/ca.pem", "/api/v1/trust"}
 PAGES = [("GET", path) for path in ("/", "/docs", "/openapi.json", "/links.json", "/static/overview.js")]
 
 

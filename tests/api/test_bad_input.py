@@ -31,7 +31,7 @@ SHA256 = "0" * 64
 )
 async def test_what_is_wrong_with_the_backend_is_named(api: Api, body: dict[str, Any], field: str, many: bool) -> None:
     node = await api.approved_node()
-    path = "/api/batches" if many else f"/api/nodes/{node['id']}/backends/install"
+    path = "/api/v1/batches" if many else f"/api/nodes/{node['id']}/backends/install"
     await assert_refused(api, path, {**body, "nodes": [node["name"]]} if many else body, field)
     assert (await api.http.get(f"/api/operations?node={node['id']}&all=true")).json()["operations"] == []
 
@@ -75,17 +75,17 @@ async def test_body_that_is_not_an_object_is_refused_without_a_field_name(api: A
     ],
 )
 async def test_what_is_wrong_with_the_nodes_of_a_batch_is_named(api: Api, body: dict[str, Any], field: str) -> None:
-    await assert_refused(api, "/api/batches", {"backend": "echo", **body}, field)
+    await assert_refused(api, "/api/v1/batches", {"backend": "echo", **body}, field)
 
 
 async def assert_refused(api: Api, path: str, body: dict[str, Any], field: str) -> None:
-    batches = (await api.http.get("/api/batches")).json()
+    batches = (await api.http.get("/api/v1/batches")).json()
     answer = await api.http.post(path, json=body)
     assert 400 <= answer.status_code < 500, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["field"] == field, answer.text
     assert "secret" not in answer.text
-    assert (await api.http.get("/api/batches")).json() == batches
+    assert (await api.http.get("/api/v1/batches")).json() == batches
 
 
 @pytest.mark.parametrize("order", ["cancel", "retry", "pause"])
@@ -119,18 +119,18 @@ HOSTILE_PATHS = [
     "/static/..%2fapp.py",
     "/static/../app.py",
     "/api/operations/%00",
-    "/api/batches/..%2f",
-    "/api/events?op_id=%00&last_event_id=-1",
+    "/api/v1/batches/..%2f",
+    "/api/v1/events?op_id=%00&last_event_id=-1",
     "/api/nodes?limit=999999999",
     "/api/nodes?selector=" + "%28" * 1000,
     "/api/nodes?selector=" + "a" * 9000,
-    "/api/audit?limit=100000000",
-    "/api/audit?actor=%00",
+    "/api/v1/audit?limit=100000000",
+    "/api/v1/audit?actor=%00",
     "/api/operations?node=%00",
     "/api/operations/history?limit=-1",
     "/api/backends?term=" + "a" * 9000,
     "/api/nodes/models/%F0%28%8C%28",
-    "/api/tokens/%00",
+    "/api/v1/tokens/%00",
 ]
 
 

@@ -77,7 +77,7 @@ async def test_a_write_that_was_never_sent_to_temporal_leaves_no_audit_row(witho
     newest = await newest_entry(api)
     for path, body in (
         (f"/api/nodes/{node['id']}/backends/install", {"backend": "echo"}),
-        ("/api/batches", {"backend": "echo", "nodes": [node["name"]]}),
+        ("/api/v1/batches", {"backend": "echo", "nodes": [node["name"]]}),
         (f"/api/operations/{running.op_id}/cancel", {}),
         (f"/api/operations/{running.op_id}/pause", {}),
         (f"/api/operations/{failed.op_id}/retry", {}),
@@ -101,12 +101,12 @@ async def test_write_that_temporal_may_have_carried_out_is_reported_as_unknown(
     assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
     assert "not known whether" in answer.json()["detail"]
     assert "Try again" in answer.json()["remedy"]
-    entry = (await api.http.get("/api/audit")).json()["entries"][0]
+    entry = (await api.http.get("/api/v1/audit")).json()["entries"][0]
     assert (entry["action"], entry["outcome"]) == ("nodes.backends.install", "unknown")
 
 
 async def newest_entry(api: Api) -> int:
-    newest: int = (await api.http.get("/api/audit")).json()["entries"][0]["id"]
+    newest: int = (await api.http.get("/api/v1/audit")).json()["entries"][0]["id"]
     return newest
 
 
@@ -117,14 +117,14 @@ async def test_without_temporal_every_write_to_a_run_is_refused(without_temporal
     await api.deps.operations.record(transition(running, State.RUNNING), transition(failed, State.FAILED))
     await api.deps.admission.orders.add([failed])
     for path, body in (
-        ("/api/batches", {"backend": "echo", "nodes": [node["name"]]}),
+        ("/api/v1/batches", {"backend": "echo", "nodes": [node["name"]]}),
         (f"/api/operations/{running.op_id}/cancel", {}),
         (f"/api/operations/{failed.op_id}/retry", {}),
     ):
         answer = await asked(api, "POST", path, json=body)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "2"), answer.text
         assert answer.json()["server"] == "temporal"
-    assert (await api.http.get("/api/batches")).json() == []
+    assert (await api.http.get("/api/v1/batches")).json() == []
     [entry] = (await api.http.get(f"/api/operations?node={node['id']}&state=running")).json()["operations"]
     assert entry["jobID"] == running.op_id
 
@@ -215,10 +215,10 @@ async def refused_as_unprepared(api: Api, missing: str) -> str:
         ("GET", "/api/nodes"),
         ("GET", "/api/operations"),
         ("GET", "/api/operations/x"),
-        ("GET", "/api/events"),
+        ("GET", "/api/v1/events"),
         ("POST", "/api/nodes/x/backends/install"),
         ("POST", "/api/operations/x/cancel"),
-        ("POST", "/api/sign-in-links"),
+        ("POST", "/api/v1/sign-in-links"),
     ],
 )
 async def test_without_postgresql_everything_that_needs_it_is_503(
@@ -277,5 +277,5 @@ async def test_without_nats_installs_are_accepted_and_wait(
         assert answer.status_code == 202
         listed = await asked(api, "GET", f"/api/nodes/{node['id']}/backends")
         assert (listed.status_code, listed.json()["server"]) == (503, "nats")
-        unload = await asked(api, "POST", "/api/models/unload", json={"model_name": "llama"})
+        unload = await asked(api, "POST", "/api/v1/models/unload", json={"model_name": "llama"})
         assert (unload.status_code, unload.json()["server"]) == (503, "nats"), "not: it runs nowhere"

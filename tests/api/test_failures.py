@@ -69,8 +69,8 @@ async def test_wait_is_at_most_a_minute_whatever_the_limit() -> None:
 async def test_valid_credential_is_not_held_up_by_wrong_ones(strict: Api, whose: str) -> None:
     """Also one that this process has never seen before."""
     node = await strict.approved_node()
-    token = (await strict.http.post("/api/tokens", json={"name": "fresh", "role": "viewer"})).json()
-    invite = (await strict.http.post("/api/invites", json={})).json()
+    token = (await strict.http.post("/api/v1/tokens", json={"name": "fresh", "role": "viewer"})).json()
+    invite = (await strict.http.post("/api/v1/invites", json={})).json()
     await asyncio.gather(*(status(strict, f"{mark}guess") for mark in ("", "nstok-", "nsinv-") for _ in range(10)))
     heartbeat = f"/api/node/{node['id']}/heartbeat"
     body = {"name": f"joins-by-{whose}", "protocol": 2, "machine_id": "m", "nats_key": a_nats_key()}
@@ -83,14 +83,14 @@ async def test_valid_credential_is_not_held_up_by_wrong_ones(strict: Api, whose:
     }
     method, path, secret = asked[whose]
     answer = await strict.http.request(method, path, json=body if method == "POST" else None, headers=bearer(secret))
-    await strict.http.delete("/api/tokens/fresh")
+    await strict.http.delete("/api/v1/tokens/fresh")
     assert answer.is_success, answer.text
 
 
 @pytest.mark.parametrize("whose", ["node", "registration", "invite"])
 async def test_valid_credential_without_access_does_not_count(strict: Api, whose: str) -> None:
     node = await strict.approved_node()
-    invite = (await strict.http.post("/api/invites", json={})).json()
+    invite = (await strict.http.post("/api/v1/invites", json={})).json()
     secret = {"node": node["api_token"], "registration": REGISTRATION_TOKEN, "invite": invite["token"]}[whose]
     assert {await status(strict, secret) for _ in range(10)} == {401}
     assert await status(strict, "nsinv-guess" if whose == "invite" else "guess") == 401
@@ -103,8 +103,8 @@ async def test_credential_of_a_removed_node_does_not_count(strict: Api) -> None:
 
 
 async def test_revoked_token_counts_as_a_wrong_one(strict: Api) -> None:
-    made = (await strict.http.post("/api/tokens", json={"name": "revoked-soon", "role": "viewer"})).json()
-    await strict.http.delete(f"/api/tokens/{made['id']}")
+    made = (await strict.http.post("/api/v1/tokens", json={"name": "revoked-soon", "role": "viewer"})).json()
+    await strict.http.delete(f"/api/v1/tokens/{made['id']}")
     assert [await status(strict, made["token"]) for _ in range(4)] == [401, 401, 401, 429]
 
 
@@ -130,7 +130,7 @@ async def test_sign_in_links_are_guesses_too(strict: Api) -> None:
     async with httpx2.AsyncClient(base_url=strict.url, timeout=30) as stranger:
         statuses = [(await stranger.get(f"/sign-in/guess-{number}")).status_code for number in range(4)]
         assert statuses == [401, 401, 401, 429]
-        link = (await strict.http.post("/api/sign-in-links")).json()["url"]
+        link = (await strict.http.post("/api/v1/sign-in-links")).json()["url"]
         assert (await stranger.get(link)).status_code == 303
 
 

@@ -41,10 +41,10 @@ async def gallery(api: Api, site: Site) -> AsyncIterator[str]:
     name = f"g-{secrets.token_hex(3)}"
     bad = f"- {{name: {name}-bad}}\n"
     site.pages[f"/{name}"] = Page((wild.backend(f"{name}-engine") + bad).encode(), etag=f'"{name}"')
-    answer = await api.http.post("/api/galleries", json={"name": name, "url": f"{site.url}/{name}"})
+    answer = await api.http.post("/api/v1/galleries", json={"name": name, "url": f"{site.url}/{name}"})
     assert answer.status_code == 201, answer.text
     yield name
-    await api.http.delete(f"/api/galleries/{name}")
+    await api.http.delete(f"/api/v1/galleries/{name}")
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ async def listed(api: Api, **query: Any) -> dict[str, Any]:
 
 
 async def view(api: Api, name: str) -> dict[str, Any]:
-    return next(each for each in (await api.http.get("/api/galleries")).json() if each["name"] == name)
+    return next(each for each in (await api.http.get("/api/v1/galleries")).json() if each["name"] == name)
 
 
 async def test_gallery_is_read_when_added_and_reports_its_status(api: Api, gallery: str) -> None:
@@ -135,11 +135,11 @@ async def test_suitability_is_listed_for_each_node(api: Api, gallery: str) -> No
 
 async def test_a_page_never_replaces_the_last_good_copy(api: Api, site: Site, gallery: str) -> None:
     site.pages[f"/{gallery}"] = Page(b"<html>Service Unavailable</html>")
-    told = (await api.http.post(f"/api/galleries/{gallery}/refresh")).json()
+    told = (await api.http.post(f"/api/v1/galleries/{gallery}/refresh")).json()
     assert "It is not a list" in told["error"]
     assert told["entries"] == 18
     site.pages[f"/{gallery}"] = Page(wild.backend("fresh").encode(), etag='"fresh"')
-    told = (await api.http.post(f"/api/galleries/{gallery}/refresh")).json()
+    told = (await api.http.post(f"/api/v1/galleries/{gallery}/refresh")).json()
     assert (told["error"], told["entries"], told["unusable"]) == ("", 18, 0)
     assert (await listed(api, gallery=gallery, term="fresh"))["availableBackends"] == 18
 
@@ -156,26 +156,26 @@ async def test_a_page_never_replaces_the_last_good_copy(api: Api, site: Site, ga
     ],
 )
 async def test_what_cannot_be_a_gallery_is_not_added(api: Api, body: dict[str, Any], status: int) -> None:
-    answer = await api.http.post("/api/galleries", json=body)
+    answer = await api.http.post("/api/v1/galleries", json=body)
     assert answer.status_code == status
     assert "secret" not in answer.text
-    assert not [each for each in (await api.http.get("/api/galleries")).json() if each["name"] == "x"]
+    assert not [each for each in (await api.http.get("/api/v1/galleries")).json() if each["name"] == "x"]
 
 
 async def test_a_gallery_is_removed_with_all_it_listed(api: Api, site: Site, gallery: str) -> None:
-    twice = await api.http.post("/api/galleries", json={"name": gallery, "url": f"{site.url}/{gallery}"})
+    twice = await api.http.post("/api/v1/galleries", json={"name": gallery, "url": f"{site.url}/{gallery}"})
     assert twice.status_code == 409
-    assert (await api.http.delete(f"/api/galleries/{gallery}")).status_code == 200
+    assert (await api.http.delete(f"/api/v1/galleries/{gallery}")).status_code == 200
     assert api.deps.catalogue.resolve(f"{gallery}-engine") is None
-    assert (await api.http.delete(f"/api/galleries/{gallery}")).status_code == 404
-    assert (await api.http.post(f"/api/galleries/{gallery}/refresh")).status_code == 404
+    assert (await api.http.delete(f"/api/v1/galleries/{gallery}")).status_code == 404
+    assert (await api.http.post(f"/api/v1/galleries/{gallery}/refresh")).status_code == 404
 
 
 # uploads
 
 
 def upload_path() -> str:
-    return f"/api/uploads/tool-{secrets.token_hex(3)}/1.0"
+    return f"/api/v1/uploads/tool-{secrets.token_hex(3)}/1.0"
 
 
 async def test_an_upload_is_listed_installable_and_served_in_parts(api: Api) -> None:
@@ -192,7 +192,7 @@ async def test_an_upload_is_listed_installable_and_served_in_parts(api: Api) -> 
     node = await api.approved_node()
     part = await api.http.get(kept["uri"], headers={**bearer(node["api_token"]), "Range": "bytes=5-9"})
     assert (part.status_code, part.content) == (206, ARCHIVE[5:10])
-    assert kept in (await api.http.get("/api/uploads")).json()
+    assert kept in (await api.http.get("/api/v1/uploads")).json()
     assert (await listed(api, tag="own", term=kept["name"]))["availableBackends"] == 1
 
 
@@ -204,7 +204,7 @@ async def test_a_version_is_never_replaced_and_goes_when_removed(api: Api) -> No
     assert (await api.http.delete(path)).json()["sha256"] == kept["sha256"]
     assert (await api.http.get(kept["uri"])).status_code == 404
     assert (await api.http.delete(path)).status_code == 404
-    assert (await api.http.put("/api/uploads/echo/1", content=ARCHIVE)).status_code == 409
+    assert (await api.http.put("/api/v1/uploads/echo/1", content=ARCHIVE)).status_code == 409
 
 
 async def test_refused_upload_leaves_no_file(api: Api) -> None:
@@ -267,15 +267,15 @@ async def test_an_upload_over_the_limit_is_413_announced_or_not(api: Api) -> Non
 
 
 async def test_only_admins_change_galleries_uploads_and_sources(api: Api) -> None:
-    made = await api.http.post("/api/tokens", json={"name": f"op-{secrets.token_hex(3)}", "role": "operator"})
+    made = await api.http.post("/api/v1/tokens", json={"name": f"op-{secrets.token_hex(3)}", "role": "operator"})
     operator = bearer(made.json()["token"])
     tried = [
-        await api.http.post("/api/galleries", json={"name": "x", "url": "file:///x"}, headers=operator),
-        await api.http.delete("/api/galleries/x", headers=operator),
-        await api.http.post("/api/galleries/refresh", headers=operator),
+        await api.http.post("/api/v1/galleries", json={"name": "x", "url": "file:///x"}, headers=operator),
+        await api.http.delete("/api/v1/galleries/x", headers=operator),
+        await api.http.post("/api/v1/galleries/refresh", headers=operator),
         await api.http.put(upload_path(), content=ARCHIVE, headers=operator),
-        await api.http.put("/api/sources/h.invalid", json={"username": "a"}, headers=operator),
-        await api.http.get("/api/sources", headers=operator),
+        await api.http.put("/api/v1/sources/h.invalid", json={"username": "a"}, headers=operator),
+        await api.http.get("/api/v1/sources", headers=operator),
     ]
     assert [answer.status_code for answer in tried] == [403] * len(tried)
-    assert (await api.http.get("/api/galleries", headers=operator)).status_code == 200
+    assert (await api.http.get("/api/v1/galleries", headers=operator)).status_code == 200

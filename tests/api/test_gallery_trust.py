@@ -20,20 +20,20 @@ def published(tmp_path: Path) -> Gallery:
 
 
 async def view(api: Api, name: str) -> dict[str, Any]:
-    return next(each for each in (await api.http.get("/api/galleries")).json() if each["name"] == name)
+    return next(each for each in (await api.http.get("/api/v1/galleries")).json() if each["name"] == name)
 
 
 async def lower(api: Api, role: str) -> dict[str, str]:
-    answer = await api.http.post("/api/tokens", json={"name": f"{role}-{secrets.token_hex(4)}", "role": role})
+    answer = await api.http.post("/api/v1/tokens", json={"name": f"{role}-{secrets.token_hex(4)}", "role": role})
     return bearer(answer.json()["token"])
 
 
 async def test_admins_set_the_trust_of_a_gallery(api: Api, published: Gallery) -> None:
     name, key = f"g-{secrets.token_hex(3)}", SecretKey.make()
-    added = await api.http.post("/api/galleries", json={"name": name, "url": published.url})
+    added = await api.http.post("/api/v1/galleries", json={"name": name, "url": published.url})
     assert (added.status_code, added.json()["policy"]) == (201, "digest")
     body = {"policy": "signed", "root": published.root, "keys": [key.public_text()]}
-    path = f"/api/galleries/{name}/trust"
+    path = f"/api/v1/galleries/{name}/trust"
     assert (await api.http.put(path, json=body, headers=await lower(api, "operator"))).status_code == 403
     answer = await api.http.put(path, json=body)
     assert answer.status_code == 200, answer.text
@@ -46,21 +46,21 @@ async def test_admins_set_the_trust_of_a_gallery(api: Api, published: Gallery) -
         1,
     )
     assert told["index_expires_at"]
-    entries = (await api.http.get("/api/audit", params={"target": name})).json()["entries"]
+    entries = (await api.http.get("/api/v1/audit", params={"target": name})).json()["entries"]
     change = entries[0]
     assert change["action"] == "galleries.trust.set", entries
     assert (change["before"]["policy"], change["after"]["key_ids"]) == ("digest", [key.id])
     refused = await api.http.put(path, json={"policy": "signed"})
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request")
-    assert (await api.http.put(f"/api/galleries/none-{name}/trust", json={})).status_code == 404
+    assert (await api.http.put(f"/api/v1/galleries/none-{name}/trust", json={})).status_code == 404
     node = await api.approved_node()
     install = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json={"backend": "first"})
     assert (install.status_code, install.json()["code"]) == (409, "not_signed")
     published.publish("second")
     published.index.write_text(entry("evil!!"))
-    assert "metadata lists" in (await api.http.post(f"/api/galleries/{name}/refresh")).json()["error"]
+    assert "metadata lists" in (await api.http.post(f"/api/v1/galleries/{name}/refresh")).json()["error"]
     assert "galleries ls" in (await api.http.get("/readyz")).json()["degraded"]["galleries"]
-    assert (await api.http.delete(f"/api/galleries/{name}")).status_code == 200
+    assert (await api.http.delete(f"/api/v1/galleries/{name}")).status_code == 200
 
 
 @pytest.fixture
@@ -75,18 +75,18 @@ async def test_queries_of_addresses_are_for_admins_only(api: Api, site: Site) ->
     index = f"- {{name: {name}, uri: '{uri}', mirrors: ['{uri}&m=1'], sha256: {'a' * 64}}}\n"
     site.pages[f"/{name}?{SECRET}"] = Page(index.encode())
     body = {"name": name, "url": f"{site.url}/{name}?{SECRET}", "mirrors": [f"{site.url}/gone?{SECRET}"]}
-    assert (await api.http.post("/api/galleries", json=body)).status_code == 201
+    assert (await api.http.post("/api/v1/galleries", json=body)).status_code == 201
     node = await api.approved_node()
     accepted = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json={"backend": name})
     assert accepted.status_code == 202, accepted.text
     by_uri = {"kind": "install", "uri": uri, "sha256": "a" * 64, "name": f"by-{name}", "nodes": [node["id"]]}
-    batch = await api.http.post("/api/batches", json=by_uri)
+    batch = await api.http.post("/api/v1/batches", json=by_uri)
     assert batch.status_code == 202, batch.text
     seen = (
-        "/api/audit",
-        "/api/batches",
-        f"/api/batches/{batch.json()['batch_id']}",
-        "/api/galleries",
+        "/api/v1/audit",
+        "/api/v1/batches",
+        f"/api/v1/batches/{batch.json()['batch_id']}",
+        "/api/v1/galleries",
         f"/api/backends?term={name}",
         f"/backends/available?{name}",
         "/api/operations",
@@ -97,5 +97,5 @@ async def test_queries_of_addresses_are_for_admins_only(api: Api, site: Site) ->
         for path in seen:
             assert "s3cr3t" not in (await api.http.get(path, headers=headers)).text, (role, path)
     shown = [path for path in seen if "s3cr3t" in (await api.http.get(path)).text]
-    assert set(shown) >= {"/api/audit", "/api/galleries", f"/api/operations/{accepted.json()['jobID']}"}
-    await api.http.delete(f"/api/galleries/{name}")
+    assert set(shown) >= {"/api/v1/audit", "/api/v1/galleries", f"/api/operations/{accepted.json()['jobID']}"}
+    await api.http.delete(f"/api/v1/galleries/{name}")

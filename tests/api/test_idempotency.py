@@ -97,23 +97,23 @@ async def test_every_part_of_the_body_counts(api: Api, other: dict[str, Any]) ->
 async def test_a_batch_with_another_body_and_the_same_key_is_refused(api: Api) -> None:
     one, two = await api.approved_node(), await api.approved_node()
     key, body = new_key(), {"backend": "echo", "nodes": [one["name"]]}
-    first, again = await post(api, "/api/batches", key, **body), await post(api, "/api/batches", key, **body)
+    first, again = await post(api, "/api/v1/batches", key, **body), await post(api, "/api/v1/batches", key, **body)
     assert (first.status_code, again.status_code) == (202, 202)
     assert (again.json()["batch_id"], again.json()["jobs"]) == (first.json()["batch_id"], first.json()["jobs"])
     assert again.json()["repeated"]
     for other in ({"nodes": [two["name"]]}, {"version": "1"}, {"max_parallel": 3}):
-        refused = await post(api, "/api/batches", key, **{**body, **other})
+        refused = await post(api, "/api/v1/batches", key, **{**body, **other})
         assert (refused.status_code, refused.json().get("op_id")) == (409, first.json()["batch_id"])
 
 
 async def test_batches_at_the_same_instant_on_two_replicas_are_one(api: Api, replica: Api) -> None:
     node, key = await api.approved_node(), new_key()
     body = {"backend": "echo", "nodes": [node["name"]]}
-    answers = await asyncio.gather(*(post(each, "/api/batches", key, **body) for each in (api, replica) * 3))
+    answers = await asyncio.gather(*(post(each, "/api/v1/batches", key, **body) for each in (api, replica) * 3))
     assert {answer.status_code for answer in answers} == {202}
     [batch] = {answer.json()["batch_id"] for answer in answers}
     assert len({str(answer.json()["jobs"]) for answer in answers}) == 1
-    known = [each["batch_id"] for each in (await api.http.get("/api/batches")).json()]
+    known = [each["batch_id"] for each in (await api.http.get("/api/v1/batches")).json()]
     assert known.count(batch) == 1
 
 
@@ -121,7 +121,7 @@ async def test_one_key_is_one_request_on_whatever_route(api: Api) -> None:
     node, key = await api.approved_node(), new_key()
     first = await install(api, node, key)
     removal = await post(api, f"/api/nodes/{node['id']}/backends/remove", key, backend="echo")
-    batch = await post(api, "/api/batches", key, backend="echo", nodes=[node["name"]])
+    batch = await post(api, "/api/v1/batches", key, backend="echo", nodes=[node["name"]])
     assert (first.status_code, removal.status_code, batch.status_code) == (202, 409, 409)
 
 
@@ -147,7 +147,7 @@ async def test_localais_routes_take_a_key(api: Api, settings: ControlSettings, p
     assert other.status_code == 409
 
 
-STARTING = re.compile(r"^/api/nodes/.*/backends/(install|upgrade|rollback|remove|delete)$|/retry$|^/api/batches$")
+STARTING = re.compile(r"^/api/nodes/.*/backends/(install|upgrade|rollback|remove|delete)$|/retry$|^/api/v1/batches$")
 FAN_OUT_ROUTES = re.compile(
     r"^(/api)?/backends/(install|upgrade|delete|apply|system/delete)(-external)?(/\{backend\})?$"
 )
@@ -175,10 +175,10 @@ async def test_an_upgrade_of_what_is_not_installed_is_refused_and_says_what_to_d
 
 
 async def test_a_retry_of_a_batch_says_which_members_it_means(api: Api) -> None:
-    unknown = await api.http.post("/api/batches/nothing/retry", json={"select": "succeeded"})
+    unknown = await api.http.post("/api/v1/batches/nothing/retry", json={"select": "succeeded"})
     assert unknown.status_code == 400
     node = await api.approved_node()
-    batch = (await post(api, "/api/batches", new_key(), backend="echo", nodes=[node["name"]])).json()["batch_id"]
+    batch = (await post(api, "/api/v1/batches", new_key(), backend="echo", nodes=[node["name"]])).json()["batch_id"]
     for select, said in (("failed", "failed"), ("cancelled", "cancelled"), ("all_unfinished", "without success")):
-        refused = await api.http.post(f"/api/batches/{batch}/retry", json={"select": select})
+        refused = await api.http.post(f"/api/v1/batches/{batch}/retry", json={"select": select})
         assert (refused.status_code, said in refused.json()["detail"]) == (409, True)

@@ -31,11 +31,11 @@ async def test_fleet_shows_what_is_where(api: Api) -> None:
     node = await api.approved_node(labels={"suite": "spread"})
     async with on_the_bus(node):
         await api.http.post(f"/api/nodes/{node['id']}/inventory/refresh")
-    (echo,) = (await api.http.get("/api/inventory", params={"backend": "Echo", "selector": "suite=spread"})).json()
+    (echo,) = (await api.http.get("/api/v1/inventory", params={"backend": "Echo", "selector": "suite=spread"})).json()
     assert (echo["family"], echo["nodes"], echo["differing"]) == ("echo", 1, [])
     assert echo["builds"] == [{"version": "2", "digest": "ab", "nodes": 1}]
-    assert (await api.http.get("/api/inventory", params={"backend": "nobody-has-it"})).json() == []
+    assert (await api.http.get("/api/v1/inventory", params={"backend": "nobody-has-it"})).json() == []
     assert [each["id"] for each in (await api.http.get("/api/nodes?backend=echo&selector=suite=spread")).json()] == [
         node["id"]
     ]
-    assert (await api.http.get("/api/inventory", params={"selector": "=="})).status_code == 400
+    assert (await api.http.get("/api/v1/inventory", params={"selector": "=="})).status_code == 400

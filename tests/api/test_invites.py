@@ -10,7 +10,7 @@ from tests.api.station import Api, a_nats_key, bearer
 
 
 async def new_invite(api: Api, **body: Any) -> dict[str, Any]:
-    answer = await api.http.post("/api/invites", json=body)
+    answer = await api.http.post("/api/v1/invites", json=body)
     assert answer.status_code == 201, answer.text
     return dict(answer.json())
 
@@ -40,7 +40,7 @@ async def test_an_invite_that_approves_lets_a_node_in_at_once_with_its_labels(ap
     renewed = await join(api, joined["api_token"], name=joined["name"])
     assert renewed.status_code == 201
     assert (await api.http.get(f"/api/nodes/{joined['id']}")).json()["labels"]["rack"] == "7", "an admin's label"
-    (entry,) = (await api.http.get("/api/audit", params={"target": joined["id"], "action": "nodes.join"})).json()[
+    (entry,) = (await api.http.get("/api/v1/audit", params={"target": joined["id"], "action": "nodes.join"})).json()[
         "entries"
     ]
     assert entry["actor"] == f"invite {invite['id']}"
@@ -58,7 +58,7 @@ async def test_the_command_for_the_other_machine_is_whole(api: Api) -> None:
     trust = api.deps.keyring.fingerprint
     assert invite["command"] == f"nodesmith agent join {invite['url']} {invite['token']} --trust {trust}"
     assert invite["trust"] == trust
-    listed = await api.http.get("/api/invites")
+    listed = await api.http.get("/api/v1/invites")
     assert invite["token"] not in listed.text
     assert listed.json()[0]["uses"] == 1
 
@@ -66,7 +66,7 @@ async def test_the_command_for_the_other_machine_is_whole(api: Api) -> None:
 async def test_a_used_up_revoked_or_foreign_invite_is_refused_and_nothing_is_written(api: Api) -> None:
     once, revoked = await new_invite(api), await new_invite(api)
     assert (await join(api, once["token"])).status_code == 201
-    assert (await api.http.delete(f"/api/invites/{revoked['id']}")).status_code == 200
+    assert (await api.http.delete(f"/api/v1/invites/{revoked['id']}")).status_code == 200
     before = await names(api)
     for token, status, words in (
         (once["token"], 403, "used 1 times, which is its limit"),
@@ -108,19 +108,19 @@ async def test_an_invite_is_not_for_localai_workers(api: Api) -> None:
     ],
 )
 async def test_bad_input_names_the_field_and_makes_no_invite(api: Api, bad: dict[str, Any], field: str) -> None:
-    before = (await api.http.get("/api/invites")).json()
-    answer = await api.http.post("/api/invites", json=bad)
+    before = (await api.http.get("/api/v1/invites")).json()
+    answer = await api.http.post("/api/v1/invites", json=bad)
     assert answer.status_code == 400
     assert answer.json()["field"] == field
-    assert (await api.http.get("/api/invites")).json() == before
+    assert (await api.http.get("/api/v1/invites")).json() == before
 
 
 async def test_there_is_no_certificate_without_tls(api: Api) -> None:
-    assert (await api.http.get("/api/ca.pem")).status_code == 404
+    assert (await api.http.get("/api/v1/ca.pem")).status_code == 404
 
 
 async def test_only_admins_invite(api: Api) -> None:
-    made = (await api.http.post("/api/tokens", json={"name": "op", "role": "operator"})).json()
-    for verb, path in (("GET", "/api/invites"), ("POST", "/api/invites"), ("DELETE", "/api/invites/none")):
+    made = (await api.http.post("/api/v1/tokens", json={"name": "op", "role": "operator"})).json()
+    for verb, path in (("GET", "/api/v1/invites"), ("POST", "/api/v1/invites"), ("DELETE", "/api/v1/invites/none")):
         answer = await api.http.request(verb, path, json={}, headers=bearer(made["token"]))
         assert answer.status_code == 403, (verb, path)

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from nodesmith.api.routers.self_service import router as self_service
 from pydantic import BaseModel
 
 from nodesmith.api.idempotency import _SECRET, _declares_shown_once
-from nodesmith.api.routers.self_service import router as self_service
 from nodesmith.domain.idempotency import StoredAnswer
 from nodesmith.store.operations.idempotency import IdempotencyKeys
 from tests.api.keys import POSTS, new_key
@@ -37,7 +37,7 @@ async def known(api: Api) -> dict[str, str]:
     """One of everything that a path can name."""
     node = await api.approved_node()
     asked = {"backend": "echo", "nodes": [node["name"]]}
-    batch = (await api.http.post("/api/batches", json=asked)).json()["batch_id"]
+    batch = (await api.http.post("/api/v1/batches", json=asked)).json()["batch_id"]
     other = await api.approved_node()
     job = await api.http.post(f"/api/nodes/{other['id']}/backends/install", json={"backend": "echo"})
     return {"node": node["id"], "batch_id": batch, "op_id": job.json()["jobID"], "backend": "echo", "name": "none"}
@@ -52,7 +52,7 @@ def test_requests_that_take_no_key_are_those_of_a_node_for_itself() -> None:
 @pytest.mark.parametrize("path", KEYED)
 async def test_a_key_of_another_request_is_refused_on_every_route(api: Api, known: dict[str, str], path: str) -> None:
     key = new_key()
-    assert (await api.http.post("/api/release", headers=key)).status_code == 200
+    assert (await api.http.post("/api/v1/release", headers=key)).status_code == 200
     refused = await api.http.post(path.format(**known), json=BODIES.get(path, {"backend": "echo"}), headers=key)
     assert (refused.status_code, refused.json()["code"]) == (409, "idempotency_key_reused"), refused.text
 
@@ -68,7 +68,7 @@ async def test_every_post_describes_the_key_and_its_conflict(api: Api) -> None:
 def test_a_route_whose_answer_needs_a_secret_declares_it() -> None:
     """A secret is not kept, so an answer without it cannot be given again."""
     declared = {each.path for each in POSTS if _declares_shown_once(each.dependant)}
-    assert declared == {"/api/invites", "/api/tokens", "/api/sign-in-links"}
+    assert declared == {"/api/v1/invites", "/api/v1/tokens", "/api/v1/sign-in-links"}
     assert {each.path for each in POSTS if each.path in KEYED and needs_secret(each.response_model)} <= declared
 
 
@@ -92,7 +92,7 @@ async def test_a_repeated_order_is_answered_and_not_carried_out(api: Api, replic
 
 
 async def audited(api: Api, action: str, target: str) -> int:
-    found = await api.http.get("/api/audit", params={"action": action, "target": target})
+    found = await api.http.get("/api/v1/audit", params={"action": action, "target": target})
     return len(found.json()["entries"])
 
 
@@ -117,7 +117,11 @@ async def test_two_replicas_at_the_same_instant_carry_it_out_once(api: Api, repl
 
 def secret_requests() -> dict[str, dict[str, Any] | None]:
     token = {"name": f"t-{secrets.token_hex(4)}", "role": "viewer"}
-    return {"/api/tokens": token, "/api/invites": {"labels": {"of": token["name"]}}, "/api/sign-in-links": None}
+    return {
+        "/api/v1/tokens": token,
+        "/api/v1/invites": {"labels": {"of": token["name"]}},
+        "/api/v1/sign-in-links": None,
+    }
 
 
 @pytest.mark.parametrize("path", secret_requests())
@@ -137,7 +141,7 @@ async def test_a_secret_is_made_and_shown_once_on_two_replicas(api: Api, replica
 
 async def made_so(api: Api, path: str, body: dict[str, Any] | None) -> int:
     if body is None:
-        found = await api.http.get("/api/audit", params={"action": "sign-in-links.create"})
+        found = await api.http.get("/api/v1/audit", params={"action": "sign-in-links.create"})
         return len(found.json()["entries"])
     listed = (await api.http.get(path)).json()
     return sum(body.items() <= each.items() for each in listed if "name" in body or each["labels"] == body["labels"])
@@ -154,16 +158,16 @@ async def test_an_answer_is_kept_without_credentials(api: Api) -> None:
 
 async def test_refused_request_may_be_repeated_with_its_key(api: Api) -> None:
     key, taken = new_key(), {"name": f"t-{secrets.token_hex(4)}", "role": "viewer"}
-    assert (await api.http.post("/api/tokens", json=taken)).status_code == 201
-    assert (await api.http.post("/api/tokens", json=taken, headers=key)).json()["code"] == "token_name_taken"
+    assert (await api.http.post("/api/v1/tokens", json=taken)).status_code == 201
+    assert (await api.http.post("/api/v1/tokens", json=taken, headers=key)).json()["code"] == "token_name_taken"
     free = {**taken, "name": f"t-{secrets.token_hex(4)}"}
-    assert (await api.http.post("/api/tokens", json=free, headers=key)).status_code == 201
+    assert (await api.http.post("/api/v1/tokens", json=free, headers=key)).status_code == 201
 
 
 async def test_refused_caller_does_not_claim_the_key(api: Api) -> None:
-    token = (await api.http.post("/api/tokens", json={"name": f"v-{secrets.token_hex(4)}", "role": "viewer"})).json()
+    token = (await api.http.post("/api/v1/tokens", json={"name": f"v-{secrets.token_hex(4)}", "role": "viewer"})).json()
     key = new_key()
-    refused = await api.http.post("/api/hold", json={"reason": "no"}, headers={**bearer(token["token"]), **key})
+    refused = await api.http.post("/api/v1/hold", json={"reason": "no"}, headers={**bearer(token["token"]), **key})
     assert refused.status_code == 403
     assert await api.deps.keys.find(token["name"], key["Idempotency-Key"]) is None
 
@@ -181,14 +185,14 @@ async def test_a_request_that_was_never_answered_is_carried_out_again_unless_it_
     async with served(deps) as dying:
         requests: tuple[dict[str, Any], ...] = (
             {"url": path, "headers": key},
-            {"url": "/api/invites", "json": invite, "headers": secret},
+            {"url": "/api/v1/invites", "json": invite, "headers": secret},
         )
         statuses = [(await dying.http.post(**each)).status_code for each in requests * 2]
     assert statuses == [200, 201, 200, 409]
     assert await audited(api, "nodes.drain", node["name"]) == 2
-    assert [each["labels"] for each in (await api.http.get("/api/invites")).json()].count(invite["labels"]) == 1
+    assert [each["labels"] for each in (await api.http.get("/api/v1/invites")).json()].count(invite["labels"]) == 1
 
 
 async def test_a_key_that_is_too_long_is_bad_input(api: Api) -> None:
-    answer = await api.http.post("/api/release", headers={"Idempotency-Key": "k" * 256})
+    answer = await api.http.post("/api/v1/release", headers={"Idempotency-Key": "k" * 256})
     assert (answer.status_code, answer.json()["field"]) == (400, "Idempotency-Key")

@@ -52,7 +52,7 @@ async def heard(api: Api, nats_server: NatsForTests) -> AsyncIterator[Heard]:
 
 
 async def keys(api: Api) -> dict[str, Any]:
-    answer = await api.http.get("/api/keys")
+    answer = await api.http.get("/api/v1/keys")
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
@@ -62,7 +62,7 @@ async def test_keys_name_the_nodes_that_have_an_older_list(api: Api, heard: Hear
     assert (await keys(api))["nodes_behind"] == {"count": 1, "names": [name]}, "it has not said which list it has"
     await heard.beat(api, api.deps.keyring.version)
     assert (await keys(api))["nodes_behind"] == {"count": 0, "names": []}
-    rotated = await api.http.post("/api/keys/rotate", json={"revoke": True})
+    rotated = await api.http.post("/api/v1/keys/rotate", json={"revoke": True})
     assert rotated.json()["nodes_behind"] == {"count": 1, "names": [name]}
     await heard.beat(api, api.deps.keyring.version)
     shown = (await api.http.get(f"/api/nodes/{heard.node['id']}")).json()
@@ -79,7 +79,7 @@ async def test_only_nodes_that_take_part_and_can_verify_are_counted(api: Api) ->
 
 async def test_rotation_notifies_running_nodes_at_once(api: Api, heard: Heard) -> None:
     await heard.beat(api, api.deps.keyring.version)
-    assert (await api.http.post("/api/keys/rotate", json={"revoke": True})).status_code == 200
+    assert (await api.http.post("/api/v1/keys/rotate", json={"revoke": True})).status_code == 200
     assert await asyncio.wait_for(heard.nudges.get(), HANGS_S) == b"", "it says nothing but that there is news"
 
 

@@ -31,9 +31,9 @@ async def engine(api: Api, site: Site) -> AsyncIterator[str]:
     name = f"e{secrets.token_hex(3)}"
     site.pages[f"/{name}"] = Page(wild.backend(name).encode(), etag=f'"{name}"')
     body = {"name": name, "url": f"{site.url}/{name}", "mirrors": [f"{site.url}/mirror"]}
-    assert (await api.http.post("/api/galleries", json=body)).status_code == 201
+    assert (await api.http.post("/api/v1/galleries", json=body)).status_code == 201
     yield name
-    await api.http.delete(f"/api/galleries/{name}")
+    await api.http.delete(f"/api/v1/galleries/{name}")
 
 
 async def asked(api: Api, path: str) -> Any:

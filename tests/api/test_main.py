@@ -44,7 +44,7 @@ async def test_process_serves_until_sigterm_and_ends_open_streams(settings: Cont
         httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=bearer(ADMIN_TOKEN)) as http,
     ):
         await until(lambda: answers(http), bool)
-        async with http.stream("GET", "/api/events") as stream:
+        async with http.stream("GET", "/api/v1/events") as stream:
             lines = stream.aiter_lines()
             await anext(lines)
             api.send_signal(signal.SIGTERM)

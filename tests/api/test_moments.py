@@ -29,7 +29,7 @@ SEVERAL = {
     "/api/backends": GALLERIES,
     "/api/backends/upgrades": GALLERIES,
     "/api/backends/suitability": GALLERIES,
-    "/api/galleries": GALLERIES,
+    "/api/v1/galleries": GALLERIES,
     "/backends": GALLERIES,
     "/backends/available": GALLERIES,
     "/backends/known": GALLERIES,
@@ -40,7 +40,7 @@ SEVERAL = {
 """reads that need not be of one moment, and why"""
 
 ELSEWHERE = {
-    "/api/events": "a stream; tests/api/test_snapshots.py looks at how it begins",
+    "/api/v1/events": "a stream; tests/api/test_snapshots.py looks at how it begins",
     "/api/node/{node}/models": "of a node that speaks for itself",
     "/api/node/{node}/sources": "of a node that speaks for itself",
     "/api/nodes/models": "asked of the nodes",
@@ -51,7 +51,7 @@ ELSEWHERE = {
     "/api/nodes/{node}/backend-logs/{backend}": "asked of the node",
 }
 
-NO_ROWS = ("/sign-in", "/artifacts", "/api/ca.pem", "/api/trust", "/healthz", "/readyz")
+NO_ROWS = ("/sign-in", "/artifacts", "/api/v1/ca.pem", "/api/v1/trust", "/healthz", "/readyz")
 """files, and whether the servers answer"""
 
 

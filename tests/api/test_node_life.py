@@ -132,7 +132,7 @@ async def test_drain_resume_and_remove_answer_as_localai_does(api: Api) -> None:
     for verb, path in [("POST", "/drain"), ("POST", "/resume"), ("POST", "/reset-credential"), ("DELETE", "")]:
         answer = await api.http.request(verb, f"/api/nodes/{node['id']}{path}")
         assert (answer.status_code, answer.json()["error"]["type"]) == (404, "node_error")
-    trail = (await api.http.get("/api/audit", params={"target": node["name"]})).json()
+    trail = (await api.http.get("/api/v1/audit", params={"target": node["name"]})).json()
     assert [each["reason"] for each in trail["entries"]][:3] == ["scrapped", "", "new disks"]
 
 

@@ -146,7 +146,7 @@ async def test_every_replica_is_unloaded_by_its_own_address(
     ]
     again = await api.http.post(path, json={"model_name": "not running"})
     assert (again.status_code, len(handlers.asked)) == (200, 2)
-    entries = (await api.http.get("/api/audit", params={"action": "nodes.models.unload"})).json()["entries"]
+    entries = (await api.http.get("/api/v1/audit", params={"action": "nodes.models.unload"})).json()["entries"]
     assert (entries[-1]["target"], entries[-1]["reason"]) == (node["name"], "memory is short")
     assert entries[-1]["after"] == {"model_name": "llama"}
 
@@ -169,7 +169,7 @@ async def test_a_model_is_unloaded_on_every_node_that_has_it_and_a_node_that_fai
         for node, handlers in zip((holder, worker, stubborn, broken, other), handlers_by_node, strict=True):
             await links.enter_async_context(on_the_bus(node, handlers))
         body = {"model_name": "llama", "reason": "memory is short"}
-        answer = await api.http.post("/api/models/unload", json=body)
+        answer = await api.http.post("/api/v1/models/unload", json=body)
         assert answer.status_code == 200, answer.text
         told = {each["node_id"]: each for each in answer.json()["nodes"]}
         assert [(told[node["id"]]["result"], told[node["id"]]["replicas"]) for node in (holder, worker)] == [
@@ -189,7 +189,7 @@ async def test_a_model_is_unloaded_on_every_node_that_has_it_and_a_node_that_fai
             for node in (holder, stubborn)
         }
         assert left == {holder["id"]: ["echo"], stubborn["id"]: ["llama", "llama", "echo"]}
-    [entry] = (await api.http.get("/api/audit", params={"action": "models.unload"})).json()["entries"]
+    [entry] = (await api.http.get("/api/v1/audit", params={"action": "models.unload"})).json()["entries"]
     assert (entry["target"], entry["reason"]) == ("llama", "memory is short")
     assert entry["after"]["unloaded"] == sorted([holder["name"], worker["name"]])
     assert entry["after"]["failed"] == [stubborn["name"]]
@@ -198,7 +198,7 @@ async def test_a_model_is_unloaded_on_every_node_that_has_it_and_a_node_that_fai
 @pytest.mark.usefixtures("handlers")
 async def test_a_model_that_runs_nowhere_is_unloaded_already(api: Api, node: dict[str, Any]) -> None:
     """S42: no node is a success, and nobody is told anything."""
-    answer = await api.http.post("/api/models/unload", json={"model_name": "nobody has it"})
+    answer = await api.http.post("/api/v1/models/unload", json={"model_name": "nobody has it"})
     assert answer.status_code == 200, answer.text
     assert answer.json()["message"].startswith("Nothing to do: nobody has it runs on no node that answers.")
     assert node["id"] not in {each["node_id"] for each in answer.json()["nodes"]}
@@ -271,11 +271,11 @@ async def test_logs_are_read_from_the_end_and_followed(api: Api, node: dict[str,
 async def test_logs_are_withheld_from_a_token_revoked_during_the_wait(
     api: Api, node: dict[str, Any], handlers: ModelHandlers
 ) -> None:
-    made = (await api.http.post("/api/tokens", json={"name": "follower", "role": "viewer"})).json()
+    made = (await api.http.post("/api/v1/tokens", json={"name": "follower", "role": "viewer"})).json()
     path, query = f"/api/nodes/{node['id']}/backends/echo/logs", {"cursor": 10, "wait_s": 20}
     following = asyncio.create_task(api.http.get(path, params=query, headers=bearer(made["token"])))
     await asyncio.wait_for(handlers.waits.wait(), 20)
-    assert (await api.http.delete(f"/api/tokens/{made['id']}")).status_code == 200
+    assert (await api.http.delete(f"/api/v1/tokens/{made['id']}")).status_code == 200
     handlers.more.set()
     assert (await following).status_code == 401
 

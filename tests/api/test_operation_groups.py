@@ -112,7 +112,7 @@ async def test_clearing_the_history_is_for_admins_and_keeps_what_needs_attention
     answer = await api.http.delete("/api/operations/history")
     assert (answer.status_code, answer.json()) == (200, {"success": True})
     assert [entry["jobID"] for entry in (await history(api, node="h3"))["operations"]] == [failed]
-    [entry] = (await api.http.get("/api/audit?target=history")).json()["entries"][:1]
+    [entry] = (await api.http.get("/api/v1/audit?target=history")).json()["entries"][:1]
     assert (entry["actor"], entry["after"]["cleared"] > 0) == ("admin", True)
 
 
@@ -142,7 +142,7 @@ async def test_many_are_cancelled_by_filter_after_a_preview(api: Api) -> None:
     assert {each["op_id"] for each in looked["operations"]} == jobs
     done = await api.http.post("/api/operations/cancel", json={"node": node["name"], "reason": "wrong rack"})
     assert (done.json()["matched"], done.json()["accepted"]) == (2, 2)
-    [entry] = (await api.http.get("/api/audit?target=operations")).json()["entries"][:1]
+    [entry] = (await api.http.get("/api/v1/audit?target=operations")).json()["entries"][:1]
     assert (entry["reason"], entry["after"]) == ("wrong rack", {"node": node["name"], "matched": 2, "accepted": 2})
 
 
@@ -285,7 +285,7 @@ async def test_an_unknown_id_is_a_500_in_localais_shape(api: Api) -> None:
 
 async def test_the_id_of_a_batch_is_a_job_id_to_cancel_and_to_dismiss(api: Api) -> None:
     node = await api.approved_node()
-    started = await api.http.post("/api/batches", json={"backend": "echo", "nodes": [node["name"]]})
+    started = await api.http.post("/api/v1/batches", json={"backend": "echo", "nodes": [node["name"]]})
     batch_id = started.json()["batch_id"]
     paused = await api.http.post(f"/api/operations/{batch_id}/pause")
     assert (paused.status_code, paused.json()["message"]) == (200, "Operation paused")
@@ -363,7 +363,7 @@ async def test_stop_goes_straight_to_the_node_and_is_audited(api: Api) -> None:
         assert answer.status_code == 202, answer.text
         told = await asyncio.wait_for(handlers.stopped.get(), HANGS_S)
     assert (told.backend, told.force) == ("echo", True)
-    [entry] = (await api.http.get(f"/api/audit?target={node['name']}")).json()["entries"][:1]
+    [entry] = (await api.http.get(f"/api/v1/audit?target={node['name']}")).json()["entries"][:1]
     assert (entry["action"], entry["reason"]) == ("nodes.backends.stop", "it burns")
     assert (await api.http.get(f"/api/operations?node={node['id']}&all=true")).json()["operations"] == []
 

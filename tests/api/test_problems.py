@@ -61,7 +61,7 @@ async def test_invalid_field_is_named(api: Api) -> None:
     assert install["field"] == "sha256"
     assert problem(await api.http.get("/api/operations?limit=0"), 400)["field"] == "limit"
     assert problem(await api.http.get("/api/operations?state=nonsense"), 400)["field"] == "state"
-    assert problem(await api.http.get("/api/events?last_event_id=abc"), 400)["field"] == "last_event_id"
+    assert problem(await api.http.get("/api/v1/events?last_event_id=abc"), 400)["field"] == "last_event_id"
 
 
 async def test_text_that_cannot_be_looked_up_is_the_callers_fault(api: Api) -> None:
@@ -101,7 +101,7 @@ class BrokenUploads(UploadTable):
 async def test_defect_is_a_problem_that_refers_to_the_log(api: Api) -> None:
     gallery = replace(api.deps.gallery, upload_table=BrokenUploads(Database("postgresql://nobody@127.0.0.1:1/none")))
     async with served(replace(api.deps, gallery=gallery)) as broken:
-        body = problem(await broken.http.get("/api/uploads"), 500)
+        body = problem(await broken.http.get("/api/v1/uploads"), 500)
     assert body["detail"] == "An unexpected error occurred in Nodesmith."
     assert body["remedy"] == "See the logs of the api process."
     assert "secret" not in str(body)

@@ -15,24 +15,24 @@ from nodesmith.domain.access import Role
 from tests.api.station import ADMIN_TOKEN, Api, bearer, served, until
 
 ADMIN = {
-    "GET": {"/api/tokens", "/api/invites", "/api/sources", "/api/keys"},
+    "GET": {"/api/v1/tokens", "/api/v1/invites", "/api/v1/sources", "/api/v1/keys"},
     "POST": {
         "/api/nodes/{node}/approve",
         "/api/nodes/{node}/reset-credential",
-        "/api/galleries",
-        "/api/galleries/refresh",
-        "/api/galleries/{name}/refresh",
-        "/api/tokens",
-        "/api/keys/rotate",
-        "/api/invites",
+        "/api/v1/galleries",
+        "/api/v1/galleries/refresh",
+        "/api/v1/galleries/{name}/refresh",
+        "/api/v1/tokens",
+        "/api/v1/keys/rotate",
+        "/api/v1/invites",
     },
     "PUT": {
         "/api/nodes/{node}/labels",
         "/api/nodes/{node}/max-replicas-per-model",
         "/api/nodes/{node}/vram-budget",
-        "/api/uploads/{name}/{version}",
-        "/api/sources/{host}",
-        "/api/galleries/{name}/trust",
+        "/api/v1/uploads/{name}/{version}",
+        "/api/v1/sources/{host}",
+        "/api/v1/galleries/{name}/trust",
     },
     "PATCH": {"/api/nodes/{node}/labels"},
     "DELETE": {
@@ -41,20 +41,20 @@ ADMIN = {
         "/api/nodes/{node}/max-replicas-per-model",
         "/api/nodes/{node}/vram-budget",
         "/api/operations/history",
-        "/api/galleries/{name}",
-        "/api/uploads/{name}/{version}",
-        "/api/sources/{host}",
-        "/api/tokens/{token}",
-        "/api/invites/{invite}",
+        "/api/v1/galleries/{name}",
+        "/api/v1/uploads/{name}/{version}",
+        "/api/v1/sources/{host}",
+        "/api/v1/tokens/{token}",
+        "/api/v1/invites/{invite}",
     },
 }
 """who takes part, and with what. Every other change is for operators, every other read for viewers"""
 ANY_ROLE = {
-    "POST": {"/api/sign-in-links", "/api/sign-out"},
-    "DELETE": {"/api/sessions/{session_id}"},
+    "POST": {"/api/v1/sign-in-links", "/api/v1/sign-out"},
+    "DELETE": {"/api/v1/sessions/{session_id}"},
 }
 """changes that concern nobody but the caller"""
-OPEN = {"/healthz", "/readyz", "/sign-in/{code}", "/api/ca.pem", "/api/trust"}
+OPEN = {"/healthz", "/readyz", "/sign-in/{code}", "/api/v1/ca.pem", "/api/v1/trust"}
 ROLES = [Role.VIEWER, Role.OPERATOR, Role.ADMIN]
 """from the lowest; said here a second time, so that a wrong comparison in the product is seen"""
 NODE = "node"
@@ -63,8 +63,8 @@ HARMLESS = {"GET", "HEAD"}
 
 
 async def new_token(api: Api, role: str, **changes: Any) -> dict[str, Any]:
-    body = {"name": f"{role}-{len((await api.http.get('/api/tokens')).json())}", "role": role, **changes}
-    answer = await api.http.post("/api/tokens", json=body)
+    body = {"name": f"{role}-{len((await api.http.get('/api/v1/tokens')).json())}", "role": role, **changes}
+    answer = await api.http.post("/api/v1/tokens", json=body)
     assert answer.status_code == 201, answer.text
     return dict(answer.json())
 
@@ -108,7 +108,7 @@ async def test_a_route_that_declares_nothing_is_for_admins(api: Api, tokens: dic
 
 async def test_a_viewer_reads_and_changes_nothing(api: Api, tokens: dict[str, str]) -> None:
     node = await api.approved_node()
-    for path in ("/api/nodes", f"/api/nodes/{node['id']}", "/api/operations", "/api/backends", "/api/audit"):
+    for path in ("/api/nodes", f"/api/nodes/{node['id']}", "/api/operations", "/api/backends", "/api/v1/audit"):
         assert (await api.http.get(path, headers=bearer(tokens["viewer"]))).status_code == 200, path
     refused = await api.http.post(
         f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"}, headers=bearer(tokens["viewer"])
@@ -163,7 +163,7 @@ async def test_each_role_is_admitted_exactly_where_the_table_says(api: Api, toke
         is_right = status == expected if expected else status not in (401, 403)
         return "" if is_right else f"{verb} {path} as {whose}: {status}, expected {expected or 'admitted'}"
 
-    routes = [(verb, path) for verb, path in guarded(api) if path != "/api/events"]
+    routes = [(verb, path) for verb, path in guarded(api) if path != "/api/v1/events"]
     asked = [wrong(*route, whose) for route in routes for whose in (NODE, *telling(needed(*route)))]
     complaints = [said for said in await asyncio.gather(*asked) if said]
     assert not complaints, "say in ADMIN or ANY_ROLE which role a new route needs"
@@ -189,7 +189,7 @@ def test_table_names_routes_that_exist(api: Api) -> None:
 
 async def test_head_and_options_open_nothing(api: Api) -> None:
     """A route that answers GET answers no other verb that reads."""
-    for path in ("/api/nodes", "/api/tokens", "/", "/artifacts/echo-1.tar.gz"):
+    for path in ("/api/nodes", "/api/v1/tokens", "/", "/artifacts/echo-1.tar.gz"):
         for verb in ("HEAD", "OPTIONS", "TRACE"):
             answer = await api.http.request(verb, path, headers={"Authorization": ""})
             assert answer.status_code in (401, 405), (verb, path)
@@ -204,23 +204,23 @@ def filled(path: str) -> str:
 async def test_a_token_is_shown_once_and_kept_as_a_hash(api: Api) -> None:
     made = await new_token(api, "viewer")
     assert made["token"].startswith("nstok-")
-    listed = await api.http.get("/api/tokens")
+    listed = await api.http.get("/api/v1/tokens")
     assert made["token"] not in listed.text
     assert {entry["name"]: entry["role"] for entry in listed.json()}[made["name"]] == "viewer"
 
 
 async def test_a_revoked_token_opens_nothing_nor_do_the_browsers_it_signed_in(api: Api) -> None:
     made = await new_token(api, "operator")
-    link = (await api.http.post("/api/sign-in-links", headers=bearer(made["token"]))).json()["url"]
+    link = (await api.http.post("/api/v1/sign-in-links", headers=bearer(made["token"]))).json()["url"]
     async with httpx2.AsyncClient(base_url=api.url) as browser:
         assert (await browser.get(link)).status_code == 303
         assert (await browser.get("/api/nodes")).status_code == 200
-        refused = await browser.get("/api/tokens")
+        refused = await browser.get("/api/v1/tokens")
         assert refused.status_code == 403, "the browser has the role of its token"
-        assert (await api.http.delete(f"/api/tokens/{made['name']}")).status_code == 200
+        assert (await api.http.delete(f"/api/v1/tokens/{made['name']}")).status_code == 200
         assert (await browser.get("/api/nodes")).status_code == 401
     assert (await api.http.get("/api/nodes", headers=bearer(made["token"]))).status_code == 401
-    assert (await api.http.delete(f"/api/tokens/{made['id']}")).status_code == 404
+    assert (await api.http.delete(f"/api/v1/tokens/{made['id']}")).status_code == 404
 
 
 async def test_an_expired_token_is_no_token_and_its_name_is_free_again(api: Api) -> None:
@@ -243,24 +243,26 @@ async def test_an_expired_token_is_no_token_and_its_name_is_free_again(api: Api)
     ],
 )
 async def test_bad_input_names_the_field_and_writes_nothing(api: Api, change: dict[str, Any], field: str) -> None:
-    before = (await api.http.get("/api/tokens")).json()
-    answer = await api.http.post("/api/tokens", json={"name": "fine", "role": "viewer", **change})
+    before = (await api.http.get("/api/v1/tokens")).json()
+    answer = await api.http.post("/api/v1/tokens", json={"name": "fine", "role": "viewer", **change})
     assert answer.status_code == 400
     assert answer.json()["field"] == field
-    assert len((await api.http.get("/api/tokens")).json()) == len(before)
+    assert len((await api.http.get("/api/v1/tokens")).json()) == len(before)
 
 
 async def test_of_two_tokens_of_one_name_at_once_one_is_made(api: Api) -> None:
     body = {"name": "twin", "role": "viewer"}
-    answers = await asyncio.gather(*(api.http.post("/api/tokens", json=body) for _ in range(5)))
+    answers = await asyncio.gather(*(api.http.post("/api/v1/tokens", json=body) for _ in range(5)))
     assert sorted(answer.status_code for answer in answers) == [201, 409, 409, 409, 409]
 
 
 async def test_the_deployments_own_token_stays_admin(api: Api) -> None:
-    assert (await api.http.get("/api/tokens", headers=bearer(ADMIN_TOKEN))).status_code == 200
+    assert (await api.http.get("/api/v1/tokens", headers=bearer(ADMIN_TOKEN))).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/api/nodes/{}/backends/install", "/api/batches", "/api/backends/install-external"])
+@pytest.mark.parametrize(
+    "path", ["/api/nodes/{}/backends/install", "/api/v1/batches", "/api/backends/install-external"]
+)
 async def test_an_install_by_uri_needs_the_role_that_the_policy_names(
     api: Api, tokens: dict[str, str], path: str
 ) -> None:
@@ -278,8 +280,8 @@ async def test_a_retry_of_an_install_by_uri_needs_the_same_role(api: Api, tokens
     node, other = await api.approved_node(), await api.approved_node()
     by_uri = {"uri": "https://nowhere.invalid/x.tar.gz", "sha256": "a" * 64, "name": "by-uri"}
     one = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json=by_uri)
-    many = await api.http.post("/api/batches", json={**by_uri, "kind": "install", "nodes": [other["id"]]})
-    for path in (f"/api/operations/{one.json()['jobID']}/retry", f"/api/batches/{many.json()['batch_id']}/retry"):
+    many = await api.http.post("/api/v1/batches", json={**by_uri, "kind": "install", "nodes": [other["id"]]})
+    for path in (f"/api/operations/{one.json()['jobID']}/retry", f"/api/v1/batches/{many.json()['batch_id']}/retry"):
         answer = await api.http.post(path, headers=bearer(tokens["operator"]))
         assert (answer.status_code, answer.json().get("needed")) == (403, "admin"), answer.text
         assert (await api.http.post(path)).status_code == 409, "an admin is only told that it is not over yet"

@@ -29,7 +29,7 @@ async def browser(api: Api) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def new_link(api: Api) -> str:
-    answer = await api.http.post("/api/sign-in-links")
+    answer = await api.http.post("/api/v1/sign-in-links")
     assert answer.status_code == 201
     return str(answer.json()["url"])
 
@@ -86,10 +86,10 @@ async def test_change_by_cookie_needs_proof_that_our_page_asked(
 ) -> None:
     await browser.get(await new_link(api))
     sent = {name: value.replace("SELF", api.url) for name, value in headers.items()}
-    refused = await browser.post("/api/sign-in-links", headers=sent)
+    refused = await browser.post("/api/v1/sign-in-links", headers=sent)
     assert (refused.status_code, refused.json()["code"]) == (403, "not_allowed")
     own = {"Origin": api.url, "Sec-Fetch-Site": "same-origin"}
-    assert (await browser.post("/api/sign-in-links", headers=own)).status_code == 201
+    assert (await browser.post("/api/v1/sign-in-links", headers=own)).status_code == 201
 
 
 async def test_forged_session_is_refused(api: Api) -> None:
@@ -110,7 +110,7 @@ async def test_pages_load_nothing_from_elsewhere(api: Api, browser: httpx2.Async
 
 
 async def sign_out(browser: httpx2.AsyncClient, url: str) -> httpx2.Response:
-    return await browser.post("/api/sign-out", headers={"Origin": url})
+    return await browser.post("/api/v1/sign-out", headers={"Origin": url})
 
 
 async def test_signed_out_browser_opens_nothing_even_with_a_copy_of_its_cookie(
@@ -124,7 +124,7 @@ async def test_signed_out_browser_opens_nothing_even_with_a_copy_of_its_cookie(
     assert (await browser.get("/")).status_code == 401
     async with httpx2.AsyncClient(base_url=api.url, cookies={SESSION_COOKIE: copied}, timeout=30) as thief:
         assert (await thief.get("/api/nodes")).status_code == 401
-    told = (await api.http.get("/api/audit?action=sign-out")).json()["entries"]
+    told = (await api.http.get("/api/v1/audit?action=sign-out")).json()["entries"]
     assert told[0]["actor"] == "admin"
 
 
@@ -137,7 +137,7 @@ async def test_only_this_browser_is_signed_out(api: Api, browser: httpx2.AsyncCl
 
 
 async def test_token_is_not_signed_out(api: Api) -> None:
-    refused = await api.http.post("/api/sign-out")
+    refused = await api.http.post("/api/v1/sign-out")
     assert refused.status_code == 400
     assert "tokens revoke" in refused.text
 
@@ -151,37 +151,37 @@ async def test_page_of_another_origin_cannot_sign_out(api: Api, browser: httpx2.
 async def test_sessions_are_listed_and_ended_by_their_owner_and_by_admins(api: Api) -> None:
     tokens = {}
     for name in ("ann", "bob"):
-        made = await api.http.post("/api/tokens", json={"name": name, "role": "viewer"})
+        made = await api.http.post("/api/v1/tokens", json={"name": name, "role": "viewer"})
         tokens[name] = bearer(made.json()["token"])
     browsers = {name: httpx2.AsyncClient(base_url=api.url, timeout=30) for name in tokens}
     for name, browser in browsers.items():
-        link = await api.http.post("/api/sign-in-links", headers=tokens[name])
+        link = await api.http.post("/api/v1/sign-in-links", headers=tokens[name])
         await browser.get(link.json()["url"])
 
     async def seen(by: dict[str, str] | None = None) -> dict[str, str]:
-        listed = (await api.http.get("/api/sessions", headers=by)).json()
+        listed = (await api.http.get("/api/v1/sessions", headers=by)).json()
         return {session["actor"]: session["id"] for session in listed if session["actor"] in tokens}
 
     everybody = await seen()
     assert set(everybody) == {"ann", "bob"}
     assert set(await seen(tokens["ann"])) == {"ann"}
-    assert set((await browsers["ann"].get("/api/sessions")).json()[0]) == {
+    assert set((await browsers["ann"].get("/api/v1/sessions")).json()[0]) == {
         *("id", "actor", "role", "signed_in_at", "expires_at")
     }
-    foreign = await api.http.delete(f"/api/sessions/{everybody['bob']}", headers=tokens["ann"])
+    foreign = await api.http.delete(f"/api/v1/sessions/{everybody['bob']}", headers=tokens["ann"])
     assert (foreign.status_code, foreign.json()["code"]) == (404, "unknown_session")
     assert (await browsers["bob"].get("/api/nodes")).status_code == 200
-    assert (await api.http.delete(f"/api/sessions/{everybody['ann']}", headers=tokens["ann"])).status_code == 200
-    assert (await api.http.delete(f"/api/sessions/{everybody['bob']}")).status_code == 200
+    assert (await api.http.delete(f"/api/v1/sessions/{everybody['ann']}", headers=tokens["ann"])).status_code == 200
+    assert (await api.http.delete(f"/api/v1/sessions/{everybody['bob']}")).status_code == 200
     for browser in browsers.values():
         assert (await browser.get("/api/nodes")).status_code == 401
         await browser.aclose()
-    assert (await api.http.delete("/api/sessions/nobody")).status_code == 404
+    assert (await api.http.delete("/api/v1/sessions/nobody")).status_code == 404
 
 
 async def test_session_id_grants_no_access(api: Api, browser: httpx2.AsyncClient) -> None:
     await browser.get(await new_link(api))
-    (newest, *_) = (await api.http.get("/api/sessions")).json()
+    (newest, *_) = (await api.http.get("/api/v1/sessions")).json()
     async with httpx2.AsyncClient(base_url=api.url, cookies={SESSION_COOKIE: newest["id"]}, timeout=30) as thief:
         assert (await thief.get("/api/nodes")).status_code == 401
 

@@ -111,18 +111,18 @@ async def rollout(writer: Writer) -> Rollout:
 
 
 async def test_batch_that_ends_while_it_is_read_is_shown_before_its_end(api: Api, rollout: Rollout) -> None:
-    shown = await answer_while(api, f"/api/batches/{rollout.batch_id}", "FROM batches", rollout.end)
+    shown = await answer_while(api, f"/api/v1/batches/{rollout.batch_id}", "FROM batches", rollout.end)
     assert (shown["state"], shown["counts"]) == ("running", {"running": 1})
     assert Counter(member["state"] for member in shown["members"]) == shown["counts"]
 
 
 async def test_members_that_end_while_a_batch_is_read_fit_its_counts(api: Api, rollout: Rollout) -> None:
-    shown = await answer_while(api, f"/api/batches/{rollout.batch_id}", "FROM batch_members", rollout.end)
+    shown = await answer_while(api, f"/api/v1/batches/{rollout.batch_id}", "FROM batch_members", rollout.end)
     assert Counter(member["state"] for member in shown["members"]) == shown["counts"]
 
 
 async def test_list_of_batches_counts_the_members_as_they_were_in_that_state(api: Api, rollout: Rollout) -> None:
-    listed = await answer_while(api, "/api/batches", "FROM batches", rollout.end)
+    listed = await answer_while(api, "/api/v1/batches", "FROM batches", rollout.end)
     [shown] = [each for each in listed if each["batch_id"] == rollout.batch_id]
     assert (shown["state"], shown["counts"]) == ("running", {"running": 1})
 
@@ -156,7 +156,7 @@ async def test_nodes_that_differ_are_those_that_were_counted(api: Api, writer: W
 
     for node_id, version in zip(nodes, ("1", "1", "2"), strict=True):
         await install(node_id, version)
-    path = f"/api/inventory?backend={family}"
+    path = f"/api/v1/inventory?backend={family}"
     [shown] = await answer_while(api, path, "FROM installed_backends", lambda: install(nodes[2], "1", minute=1))
     assert {each["version"]: each["nodes"] for each in shown["builds"]} == {"1": 2, "2": 1}
     assert [each["node_id"] for each in shown["differing"]] == [nodes[2]]

@@ -15,7 +15,7 @@ SECRET = {"username": "ada", "password": "s3cret-word", "ca": PEM, "proxy": "htt
 
 async def put(api: Api, **body: Any) -> str:
     host = f"r-{secrets.token_hex(3)}.invalid:5000"
-    answer = await api.http.put(f"/api/sources/{host}", json={**SECRET, **body})
+    answer = await api.http.put(f"/api/v1/sources/{host}", json={**SECRET, **body})
     assert answer.status_code == 200, answer.text
     return host
 
@@ -74,7 +74,9 @@ async def test_each_operation_that_was_handed_a_password_is_in_the_audit_trail_o
     op_id = await operation(api, node, host)
     for _ in range(3):
         await ask(api, node["id"], node["api_token"], host)
-    trail = (await api.http.get("/api/audit", params={"target": host, "action": "sources.hand_out"})).json()["entries"]
+    trail = (await api.http.get("/api/v1/audit", params={"target": host, "action": "sources.hand_out"})).json()[
+        "entries"
+    ]
     assert [(row["actor"], row["after"]["op_id"], row["outcome"]) for row in trail] == [(node["name"], op_id, "done")]
 
 
@@ -94,8 +96,8 @@ async def test_no_list_trail_or_log_has_the_secret(api: Api, capfd: Any) -> None
     host, node = await put(api), await api.approved_node()
     await operation(api, node, host)
     assert (await ask(api, node["id"], node["api_token"], host)).status_code == 200
-    listed = await api.http.get("/api/sources")
-    trail = await api.http.get("/api/audit")
+    listed = await api.http.get("/api/v1/sources")
+    trail = await api.http.get("/api/v1/audit")
     assert host in listed.text
     assert host in trail.text
     logged = "".join(capfd.readouterr())
@@ -105,21 +107,21 @@ async def test_no_list_trail_or_log_has_the_secret(api: Api, capfd: Any) -> None
 
 async def test_unusable_source_settings_are_refused(api: Api) -> None:
     for body in ({"ca": "no certificate"}, {"proxy": "proxy:3128"}, {"proxy": "http://"}, {"username": "x" * 300}):
-        answer = await api.http.put("/api/sources/bad.invalid", json=body)
+        answer = await api.http.put("/api/v1/sources/bad.invalid", json=body)
         assert answer.status_code == 400, body
-    assert (await api.http.put("/api/sources/a%20b", json={})).status_code == 400
-    assert (await api.http.delete("/api/sources/bad.invalid")).status_code == 404
+    assert (await api.http.put("/api/v1/sources/a%20b", json={})).status_code == 400
+    assert (await api.http.delete("/api/v1/sources/bad.invalid")).status_code == 404
 
 
 async def test_removed_settings_are_no_longer_returned(api: Api) -> None:
     host, node = await put(api), await api.approved_node()
     await operation(api, node, host)
-    assert (await api.http.delete(f"/api/sources/{host}")).status_code == 200
+    assert (await api.http.delete(f"/api/v1/sources/{host}")).status_code == 200
     assert (await ask(api, node["id"], node["api_token"], host)).status_code == 404
 
 
 async def test_a_private_key_among_the_certificates_is_refused(api: Api) -> None:
     """Who copies a server's whole file by mistake hears of it before every node could read it."""
     key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
-    answer = await api.http.put("/api/sources/keyed.test", json={"ca": PEM + key})
+    answer = await api.http.put("/api/v1/sources/keyed.test", json={"ca": PEM + key})
     assert (answer.status_code, answer.json()["field"]) == (400, "ca")

@@ -87,7 +87,7 @@ class Guest:
 
 @pytest.fixture
 async def guest(api: Api) -> Guest:
-    made = await api.http.post("/api/tokens", json={"name": f"guest-{secrets.token_hex(4)}", "role": "viewer"})
+    made = await api.http.post("/api/v1/tokens", json={"name": f"guest-{secrets.token_hex(4)}", "role": "viewer"})
     assert made.status_code == 201, made.text
     return Guest(made.json()["id"], made.json()["token"])
 
@@ -95,7 +95,7 @@ async def guest(api: Api) -> Guest:
 @asynccontextmanager
 async def signed_in(api: Api, guest: Guest) -> AsyncIterator[Api]:
     """A browser that this token signed in."""
-    link = await api.http.post("/api/sign-in-links", headers=bearer(guest.token))
+    link = await api.http.post("/api/v1/sign-in-links", headers=bearer(guest.token))
     async with httpx2.AsyncClient(base_url=api.url, timeout=30) as browser:
         opened = await browser.get(httpx2.URL(link.json()["url"]).path)
         assert opened.status_code == 303
@@ -118,10 +118,10 @@ async def test_revoked_token_ends_its_streams(api: Api, database_url: str, guest
         reading(quick) as other,
     ):
         await reader.comment()
-        assert (await api.http.delete(f"/api/tokens/{guest.token_id}")).status_code == 200
+        assert (await api.http.delete(f"/api/v1/tokens/{guest.token_id}")).status_code == 200
         await reader.end()
         assert await other.comment() == ": still here"
-        assert (await theirs.http.get("/api/events")).status_code == 401
+        assert (await theirs.http.get("/api/v1/events")).status_code == 401
 
 
 async def test_revoked_token_ends_a_stream_that_is_never_idle(api: Api, database_url: str, guest: Guest) -> None:
@@ -132,7 +132,7 @@ async def test_revoked_token_ends_a_stream_that_is_never_idle(api: Api, database
         meanwhile(tick_without_end(quick, "busy")),
     ):
         await reader.comment()
-        assert (await api.http.delete(f"/api/tokens/{guest.token_id}")).status_code == 200
+        assert (await api.http.delete(f"/api/v1/tokens/{guest.token_id}")).status_code == 200
         await reader.end()
 
 
@@ -145,7 +145,7 @@ async def test_browser_that_signs_out_ends_its_streams(api: Api, database_url: s
         reading(elsewhere) as other,
     ):
         await reader.comment()
-        left = await theirs.http.post("/api/sign-out", headers={"Origin": quick.url})
+        left = await theirs.http.post("/api/v1/sign-out", headers={"Origin": quick.url})
         assert left.status_code == 200, left.text
         await reader.end()
         assert await other.comment() == ": still here"
@@ -157,6 +157,6 @@ async def test_session_that_an_admin_ends_ends_its_streams(api: Api, database_ur
         signed_in(quick, guest) as theirs,
         reading(theirs) as reader,
     ):
-        (session,) = (await theirs.http.get("/api/sessions")).json()
-        assert (await api.http.delete(f"/api/sessions/{session['id']}")).status_code == 200
+        (session,) = (await theirs.http.get("/api/v1/sessions")).json()
+        assert (await api.http.delete(f"/api/v1/sessions/{session['id']}")).status_code == 200
         await reader.end()

@@ -73,8 +73,8 @@ async def recorder() -> AsyncIterator[Recorder]:
 
 async def session_of(api: Api, role: Role) -> str:
     """The cookie of a browser that is signed in with this role."""
-    made = await api.http.post("/api/tokens", json={"name": f"{role}-{secrets.token_hex(4)}", "role": role})
-    link = await api.http.post("/api/sign-in-links", headers=bearer(made.json()["token"]))
+    made = await api.http.post("/api/v1/tokens", json={"name": f"{role}-{secrets.token_hex(4)}", "role": role})
+    link = await api.http.post("/api/v1/sign-in-links", headers=bearer(made.json()["token"]))
     async with httpx2.AsyncClient() as browser:
         opened = await browser.get(link.json()["url"])
     return opened.cookies[SESSION_COOKIE]
@@ -131,7 +131,7 @@ async def own(api: Api, ui: str) -> AsyncIterator[Api]:
 async def test_sign_in_leads_back_to_the_page_that_was_asked_for(own: Api, ui: str) -> None:
     async with httpx2.AsyncClient(headers=AS_A_BROWSER, trust_env=False) as browser:
         await browser.get(f"{ui}/namespaces/default/workflows/backend%3An%3Ax?tab=a%2Fb")
-        link = (await own.http.post("/api/sign-in-links")).json()["url"]
+        link = (await own.http.post("/api/v1/sign-in-links")).json()["url"]
         opened = await browser.get(link)
         assert opened.headers["location"] == f"{ui}/namespaces/default/workflows/backend%3An%3Ax?tab=a%2Fb"
         back = await browser.get(opened.headers["location"])
@@ -145,7 +145,7 @@ async def test_sign_in_leads_back_to_the_page_that_was_asked_for(own: Api, ui: s
 )
 async def test_sign_in_leads_to_no_other_host(own: Api, elsewhere: str) -> None:
     async with httpx2.AsyncClient(trust_env=False) as browser:
-        link = (await own.http.post("/api/sign-in-links")).json()["url"]
+        link = (await own.http.post("/api/v1/sign-in-links")).json()["url"]
         opened = await browser.get(link, headers={"Cookie": f"{RETURN_COOKIE}={elsewhere}"})
     assert opened.headers["location"] == "/"
 
@@ -175,7 +175,7 @@ async def test_operator_terminates_a_run_and_the_audit_trail_says_so(
         done = await operator.post(terminate(run_id), json={"reason": "stuck"}, headers=headers)
     assert done.status_code == 200, done.text
     assert await status_of(temporal_address, run_id) is WorkflowExecutionStatus.TERMINATED
-    (entry,) = await api.deps.audit.entries(target=run_id)
+    [entry], _ = await api.deps.audit.page(target=run_id)
     assert (entry.action, entry.reason) == ("temporal.terminate", "stuck")
     assert entry.actor.startswith("operator-")
 

@@ -30,7 +30,7 @@ async def until_closed(reader: asyncio.StreamReader, within: float) -> bytes:
 
 @asynccontextmanager
 async def signed_in(system: System) -> AsyncIterator[httpx2.AsyncClient]:
-    link = (await system.fleet.http.post("/api/sign-in-links")).json()["url"]
+    link = (await system.fleet.http.post("/api/v1/sign-in-links")).json()["url"]
     async with system.client() as browser:
         await browser.get(link)
         yield browser
@@ -94,7 +94,7 @@ async def half_sent_heads_stay_open(system: System) -> str:
 async def copied_cookie_outlives_sign_out(system: System) -> str:
     async with signed_in(system) as browser, system.client() as thief:
         copied = dict(browser.cookies)
-        await browser.post("/api/sign-out", headers={"Origin": system.fleet.url})
+        await browser.post("/api/v1/sign-out", headers={"Origin": system.fleet.url})
         return expect_status(await thief.get("/api/nodes", cookies=copied), 401)
 
 
@@ -107,11 +107,11 @@ async def page_of_another_port_uses_the_session(system: System) -> str:
 
 
 async def stream_outlives_its_token(system: System) -> str:
-    made = (await system.fleet.http.post("/api/tokens", json={"name": "stream-thief", "role": "viewer"})).json()
-    async with system.client(made["token"]) as http, http.stream("GET", "/api/events", timeout=60) as stream:
+    made = (await system.fleet.http.post("/api/v1/tokens", json={"name": "stream-thief", "role": "viewer"})).json()
+    async with system.client(made["token"]) as http, http.stream("GET", "/api/v1/events", timeout=60) as stream:
         lines = stream.aiter_lines()
         await anext(lines)
-        await system.fleet.http.delete(f"/api/tokens/{made['id']}")
+        await system.fleet.http.delete(f"/api/v1/tokens/{made['id']}")
         began = time.monotonic()
         try:
             async with asyncio.timeout(40):
@@ -123,7 +123,7 @@ async def stream_outlives_its_token(system: System) -> str:
 
 
 async def sign_in_code_is_in_the_logs(system: System) -> str:
-    link = (await system.fleet.http.post("/api/sign-in-links")).json()["url"]
+    link = (await system.fleet.http.post("/api/v1/sign-in-links")).json()["url"]
     code = link.rpartition("/")[2]
     async with system.client() as browser:
         await browser.get(link)

@@ -22,7 +22,7 @@ async def unsigned_artifact(system: System) -> str:
         path = "/api/nodes/agent-2/backends/install"
         return expect_status(await system.fleet.http.post(path, json={"backend": f"{name}@unsigned"}), 409)
     finally:
-        await system.fleet.http.delete(f"/api/galleries/{name}")
+        await system.fleet.http.delete(f"/api/v1/galleries/{name}")
 
 
 async def rolled_back_index(system: System) -> str:
@@ -38,7 +38,7 @@ async def rolled_back_index(system: System) -> str:
             shutil.copy(old / document, folder / document)
         return await _refused(system, name)
     finally:
-        await system.fleet.http.delete(f"/api/galleries/{name}")
+        await system.fleet.http.delete(f"/api/v1/galleries/{name}")
 
 
 async def replaced_index(system: System) -> str:
@@ -50,14 +50,14 @@ async def replaced_index(system: System) -> str:
         published.index.write_text(entry("evil!!"))
         return await _refused(system, name)
     finally:
-        await system.fleet.http.delete(f"/api/galleries/{name}")
+        await system.fleet.http.delete(f"/api/v1/galleries/{name}")
 
 
 async def endless_aliases(system: System) -> str:
     """1 MB of YAML that lists one entry 200,001 times."""
     index = _folder(system) / "index.yaml"
     index.write_text("- &a {name: a, uri: registry.invalid/a/b:1}\n" + "- *a\n" * ALIASES)
-    answer = await system.fleet.http.post("/api/galleries", json={"name": _name(), "url": index.as_uri()})
+    answer = await system.fleet.http.post("/api/v1/galleries", json={"name": _name(), "url": index.as_uri()})
     return expect_status(answer, 400)
 
 
@@ -67,10 +67,10 @@ async def foreign_realm(system: System) -> str:
         host = registry.url.removeprefix("http://")
         image = publish(registry, [b"layer"], token="never")
         registry.url = thief.url  # the challenge names a token service on another host
-        await system.fleet.http.put(f"/api/sources/{host}", json={"username": "ada", "password": "s3cret"})
+        await system.fleet.http.put(f"/api/v1/sources/{host}", json={"username": "ada", "password": "s3cret"})
         body = {"uri": f"{host}/{image.name}:{image.tag}"}
         answer = await system.fleet.http.post("/api/nodes/agent-2/backends/install", json=body)
-        await system.fleet.http.delete(f"/api/sources/{host}")
+        await system.fleet.http.delete(f"/api/v1/sources/{host}")
         if any("Basic" in seen.headers.get("Authorization", "") for seen in thief.seen):
             raise AttackSucceeded("The other host got the password.")
         return expect_status(answer, 400, 403, 409)
@@ -89,7 +89,7 @@ async def presigned_query(system: System) -> str:
             raise AttackSucceeded(f"The catalogue shows it: {answer.text[:200]}")
         return "the answer leaves out the query"
     finally:
-        await system.fleet.http.delete(f"/api/galleries/{name}")
+        await system.fleet.http.delete(f"/api/v1/galleries/{name}")
 
 
 def _name() -> str:
@@ -104,14 +104,14 @@ def _folder(system: System) -> Path:
 
 async def _add(system: System, index: Path, trust: dict[str, object]) -> str:
     name = _name()
-    answer = await system.fleet.http.post("/api/galleries", json={"name": name, "url": index.as_uri(), **trust})
+    answer = await system.fleet.http.post("/api/v1/galleries", json={"name": name, "url": index.as_uri(), **trust})
     answer.raise_for_status()
     return name
 
 
 async def _refused(system: System, name: str) -> str:
     """Return why the gallery refuses its new index; it keeps the backends of the last good one."""
-    read = (await system.fleet.http.post(f"/api/galleries/{name}/refresh")).json()
+    read = (await system.fleet.http.post(f"/api/v1/galleries/{name}/refresh")).json()
     if not read["error"]:
         raise AttackSucceeded(f"The index was taken over: version {read['index_version']}.")
     return str(read["error"]).partition(": ")[2][:120]

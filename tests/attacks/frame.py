@@ -64,7 +64,7 @@ class System:
 
     async def token(self, role: str) -> str:
         """Create an API token with that role."""
-        answer = await self.fleet.http.post("/api/tokens", json={"name": f"attack-{uuid.uuid4().hex}", "role": role})
+        answer = await self.fleet.http.post("/api/v1/tokens", json={"name": f"attack-{uuid.uuid4().hex}", "role": role})
         answer.raise_for_status()
         token: str = answer.json()["token"]
         return token

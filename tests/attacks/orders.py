@@ -62,7 +62,7 @@ async def temporal_starts_an_install(system: System) -> str:
         raise AttackSucceeded(f"the node installed it; the run ended {result}")
     if result is None or result.reason is not Reason.NOT_ADMITTED:
         raise AttackSucceeded(f"the run did not end as not_admitted but as {result}")
-    audit = (await system.fleet.http.get("/api/audit", params={"action": "operations.not_admitted"})).text
+    audit = (await system.fleet.http.get("/api/v1/audit", params={"action": "operations.not_admitted"})).text
     if request.op_id not in audit:
         raise AttackSucceeded("the audit trail does not name the run")
     return "failed: not_admitted, with an audit row"

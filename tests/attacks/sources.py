@@ -23,7 +23,7 @@ async def uri_probes(system: System, uri: str) -> str:
 
 async def node_asks_for_a_password(system: System) -> str:
     secret = {"username": "robot", "password": "hush"}
-    (await system.fleet.http.put(f"/api/sources/{HOST}", json=secret)).raise_for_status()
+    (await system.fleet.http.put(f"/api/v1/sources/{HOST}", json=secret)).raise_for_status()
     async with system.client(system.identity("agent-1")["api_token"]) as http:
         answer = await http.get("/api/node/agent-1/sources", params={"host": HOST})
     return expect_status(answer, 403)

@@ -74,7 +74,7 @@ async def test_sign_out_invalidates_the_old_cookie(fleet: Fleet, visitors: Visit
     await expect_sign_in(visit.page)
     await visit.look("signed-out")
     assert SESSION_COOKIE not in {cookie.get("name") for cookie in await visit.context.cookies()}
-    assert set(visit.faults) <= {"401: GET /", "401: GET /api/nodes", "401: GET /api/events"}, "after the sign-out"
+    assert set(visit.faults) <= {"401: GET /", "401: GET /api/nodes", "401: GET /api/v1/events"}, "after the sign-out"
     thief = await visitors.stranger()
     await thief.context.add_cookies([{"name": SESSION_COOKIE, "value": str(old.get("value")), "url": fleet.url}])
     await thief.page.goto(f"{fleet.url}/")

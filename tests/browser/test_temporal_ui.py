@@ -123,7 +123,7 @@ async def test_open_page_shows_sign_in_after_sign_out(fleet: Fleet, visitors: Vi
     visit = await visitors.signed_in(Role.VIEWER)
     await visit.page.goto(f"{address(fleet)}/namespaces/default/workflows")
     await expect(visit.page.get_by_role("link", name="fleet-monitor").first).to_be_visible()
-    assert (await visit.context.request.post(f"{fleet.url}/api/sign-out", headers={"Origin": fleet.url})).ok
+    assert (await visit.context.request.post(f"{fleet.url}/api/v1/sign-out", headers={"Origin": fleet.url})).ok
     await visit.page.get_by_role("link", name="Schedules").click()
     await expect_sign_in(visit.page)
     await visit.page.goto(await visitors.link(Role.VIEWER))

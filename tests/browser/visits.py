@@ -91,8 +91,10 @@ class Visitors:
     async def link(self, role: Role) -> str:
         """Create a sign-in link for a user with this role."""
         body = {"name": f"{role}-{secrets.token_hex(4)}", "role": role}
-        made = (await self.fleet.http.post("/api/tokens", json=body)).json()
-        asked = await self.fleet.http.post("/api/sign-in-links", headers={"Authorization": f"Bearer {made['token']}"})
+        made = (await self.fleet.http.post("/api/v1/tokens", json=body)).json()
+        asked = await self.fleet.http.post(
+            "/api/v1/sign-in-links", headers={"Authorization": f"Bearer {made['token']}"}
+        )
         url: str = asked.json()["url"]
         return url
 

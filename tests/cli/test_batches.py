@@ -97,11 +97,11 @@ def test_single_node_starts_one_operation(script: ScriptedApi, command: str, rou
     ],
 )
 def test_several_nodes_start_one_batch(script: ScriptedApi, places: list[str], said: dict[str, Any]) -> None:
-    script.on("/api/batches", as_json(ACCEPTED, 202))
+    script.on("/api/v1/batches", as_json(ACCEPTED, 202))
     done = run(script, "backends", "rm", "echo", *places)
     assert done.exit_code == 0, done.output
     method, path, body = last_request(script)
-    assert (method, path) == ("POST", "/api/batches")
+    assert (method, path) == ("POST", "/api/v1/batches")
     assert {"kind": "remove", "backend": "echo", **said}.items() <= body.items()
     assert body.get("max_parallel", 20) == (0 if "--max-parallel" in places else 20)
     assert "skipped n3: it is drained" in done.stdout
@@ -118,7 +118,7 @@ def test_command_requires_exactly_one_kind_of_target(script: ScriptedApi, places
 
 @pytest.mark.parametrize("places", [["--all"], ["--on", "n1"]])
 def test_a_dry_run_shows_the_plan_of_each_node(script: ScriptedApi, places: list[str]) -> None:
-    script.on("/api/batches", as_json(PLAN))
+    script.on("/api/v1/batches", as_json(PLAN))
     done = run(script, "backends", "upgrade", "echo", *places, "--dry-run")
     assert done.exit_code == 0, done.output
     assert last_request(script)[2]["dry_run"] is True
@@ -145,15 +145,15 @@ def test_watching_a_batch_exits_with_0_only_if_it_succeeded_everywhere(
     script: ScriptedApi, ended: dict[str, Any], code: int
 ) -> None:
     """S10: a cancelled or failed operation is not shown as a success."""
-    script.on("/api/batches", as_json(ACCEPTED, 202))
-    script.on("/api/batches/b", as_json(batch("running", n1="running", n2="queued")), as_json(ended))
+    script.on("/api/v1/batches", as_json(ACCEPTED, 202))
+    script.on("/api/v1/batches/b", as_json(batch("running", n1="running", n2="queued")), as_json(ended))
     done = run(script, "backends", "upgrade", "echo", "--all", "--watch")
     assert done.exit_code == code, done.output
     assert ("nodesmith batches retry b" in done.stdout) == (code == 1)
 
 
 def test_json_watch_of_batch_ends_with_its_final_state(script: ScriptedApi) -> None:
-    script.on("/api/batches/b", as_json(batch("running", n1="running")), as_json(batch("completed", n1="succeeded")))
+    script.on("/api/v1/batches/b", as_json(batch("running", n1="running")), as_json(batch("completed", n1="succeeded")))
     done = run(script, "batches", "watch", "b", "--json")
     assert done.exit_code == 0, done.output
     assert [json.loads(line)["state"] for line in done.stdout.splitlines()] == ["running", "completed"]
@@ -161,7 +161,9 @@ def test_json_watch_of_batch_ends_with_its_final_state(script: ScriptedApi) -> N
 
 def test_watch_of_batch_continues_while_api_does_not_answer(script: ScriptedApi) -> None:
     away = as_json({}, 503)
-    script.on("/api/batches/b", as_json(batch("running", n1="running")), away, as_json(batch("completed", n1="failed")))
+    script.on(
+        "/api/v1/batches/b", as_json(batch("running", n1="running")), away, as_json(batch("completed", n1="failed"))
+    )
     with ApiClient(script.url, "t") as api:
         news = list(follow_batch(api, "b", pause=lambda _: None))
     assert [type(each) for each in news] == [BatchDetail, LinkLost, BatchDetail]
@@ -169,22 +171,22 @@ def test_watch_of_batch_continues_while_api_does_not_answer(script: ScriptedApi)
 
 def test_piped_watch_prints_each_node_once(script: ScriptedApi) -> None:
     first, then = batch("running", n1="succeeded", n2="running"), batch("completed", n1="succeeded", n2="failed")
-    script.on("/api/batches/b", as_json(first), as_json(then))
+    script.on("/api/v1/batches/b", as_json(first), as_json(then))
     said = [line[10:] for line in run(script, "batches", "watch", "b").stdout.splitlines()]
     assert said[:4] == ["n1: succeeded", "running: 2 nodes", "n2: failed", "completed: 2 nodes"]
 
 
 @pytest.mark.parametrize("order", ["pause", "resume", "cancel"])
 def test_batch_actions_send_their_reason(script: ScriptedApi, order: str) -> None:
-    script.on(f"/api/batches/b/{order}", as_json({"message": "accepted"}))
+    script.on(f"/api/v1/batches/b/{order}", as_json({"message": "accepted"}))
     done = run(script, "batches", order, "b", "--reason", "too hot")
     assert done.exit_code == 0, done.output
-    assert last_request(script) == ("POST", f"/api/batches/b/{order}", {"reason": "too hot"})
+    assert last_request(script) == ("POST", f"/api/v1/batches/b/{order}", {"reason": "too hot"})
 
 
 def test_retry_of_a_batch_can_be_watched(script: ScriptedApi) -> None:
-    script.on("/api/batches/old/retry", as_json(ACCEPTED, 202))
-    script.on("/api/batches/b", as_json(batch("completed", n1="succeeded")))
+    script.on("/api/v1/batches/old/retry", as_json(ACCEPTED, 202))
+    script.on("/api/v1/batches/b", as_json(batch("completed", n1="succeeded")))
     done = run(script, "batches", "retry", "old", "--watch")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("Accepted: batch b on 2 nodes\n")
@@ -200,10 +202,10 @@ def test_retry_of_a_batch_can_be_watched(script: ScriptedApi) -> None:
     ],
 )
 def test_batch_retry_sends_the_selected_members(script: ScriptedApi, option: list[str], body: object) -> None:
-    script.on("/api/batches/old/retry", as_json({**ACCEPTED, "repeated": bool(option)}, 202))
+    script.on("/api/v1/batches/old/retry", as_json({**ACCEPTED, "repeated": bool(option)}, 202))
     done = run(script, "batches", "retry", "old", *option)
     assert done.exit_code == 0, done.output
-    assert last_request(script) == ("POST", "/api/batches/old/retry", body or {})
+    assert last_request(script) == ("POST", "/api/v1/batches/old/retry", body or {})
     assert script.asked[-1][2]["Idempotency-Key"]
     assert done.stdout.startswith("This request was accepted before" if option else "Accepted")
 
@@ -214,7 +216,7 @@ def test_batch_retry_accepts_only_one_selection(script: ScriptedApi) -> None:
 
 
 def test_attempt_limits_are_sent_for_one_node_and_for_many(script: ScriptedApi) -> None:
-    script.on("/api/batches", as_json(ACCEPTED, 202))
+    script.on("/api/v1/batches", as_json(ACCEPTED, 202))
     script.on("/api/nodes/n1/backends/install", as_json(JOB, 202))
     limits = ["--max-attempts", "3", "--count-attempts", "--max-failures", "5"]
     assert run(script, "backends", "install", "echo", "--all", *limits).exit_code == 0
@@ -234,7 +236,7 @@ def test_a_batch_shows_how_often_its_members_failed_and_why(script: ScriptedApi)
         "count_attempts": True,
         "max_attempts": 4,
     }
-    script.on("/api/batches/b", as_json(troubled))
+    script.on("/api/v1/batches/b", as_json(troubled))
     shown = run(script, "batches", "show", "b").stdout
     for said in ("9 attempts on 2 nodes", "7 x refused [busy] (nodes: 2)", "20 failed attempts", "at most 4 a node"):
         assert said in shown
@@ -242,8 +244,8 @@ def test_a_batch_shows_how_often_its_members_failed_and_why(script: ScriptedApi)
 
 def test_batches_are_listed_and_shown(script: ScriptedApi) -> None:
     listed = {**batch("running"), "counts": {"running": 2, "waiting_for_turn": 5}}
-    script.on("/api/batches", as_json([listed]))
-    script.on("/api/batches/b", as_json(batch("stopped", n1="failed", n2="not_started")))
+    script.on("/api/v1/batches", as_json([listed]))
+    script.on("/api/v1/batches/b", as_json(batch("stopped", n1="failed", n2="not_started")))
     line = run(script, "batches", "ls").stdout.splitlines()[1]
     assert line.startswith("b   upgrade echo 2  running  2 running, 5 waiting for turn")
     shown = run(script, "batches", "show", "b").stdout
@@ -252,11 +254,11 @@ def test_batches_are_listed_and_shown(script: ScriptedApi) -> None:
 
 def test_hold_shows_actor_reason_and_release_command(script: ScriptedApi) -> None:
     held = {"held": True, "reason": "freeze", "by": "alice", "since": AT}
-    script.on("/api/hold", as_json(held))
-    script.on("/api/release", as_json({"held": False}))
+    script.on("/api/v1/hold", as_json(held))
+    script.on("/api/v1/release", as_json({"held": False}))
     asked = run(script, "hold")
     assert last_request(script)[0] == "GET"
     assert "by alice: freeze" in asked.stdout
     run(script, "hold", "--reason", "freeze")
-    assert last_request(script) == ("POST", "/api/hold", {"reason": "freeze"})
+    assert last_request(script) == ("POST", "/api/v1/hold", {"reason": "freeze"})
     assert run(script, "release").stdout == "No hold is set.\n"

@@ -172,9 +172,11 @@ THROTTLED = {**PROBLEM, "title": "Too Many Requests", "status": 429, "code": "to
 def test_retry_after_is_respected(script: ScriptedApi, header: str, seconds: float) -> None:
     """At most a minute, because a user waits."""
     pauses: list[float] = []
-    script.on("/api/batches", as_json(THROTTLED, status=429, Retry_After=header), as_json({"jobID": "1"}, status=202))
+    script.on(
+        "/api/v1/batches", as_json(THROTTLED, status=429, Retry_After=header), as_json({"jobID": "1"}, status=202)
+    )
     with ApiClient(script.url, "secret", pause=pauses.append) as api:
-        assert api.post_once("/api/batches", InstallRequest(backend="echo")) == {"jobID": "1"}
+        assert api.post_once("/api/v1/batches", InstallRequest(backend="echo")) == {"jobID": "1"}
     assert pauses == [seconds]
     assert len(script.asked) == 2
 

@@ -21,7 +21,7 @@ from nodesmith.domain.operation import Phase, Reason, State
 from tests.cli.scripted_api import ScriptedApi, as_events, as_json, scripted_api
 
 OPERATION = "/api/operations/op"
-EVENTS = "/api/events"
+EVENTS = "/api/v1/events"
 
 
 AT = datetime(2026, 11, 16, 3, 0, tzinfo=UTC).isoformat()

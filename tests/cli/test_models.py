@@ -96,11 +96,11 @@ def test_model_actions_require_a_node_and_send_the_reason(
 @pytest.mark.parametrize(("result", "code"), [("unloaded", 0), ("away", 0), ("failed", 1), ("unknown", 1)])
 def test_unload_everywhere_names_nodes_that_failed(api: ScriptedApi, result: str, code: int) -> None:
     node = {"node_id": "n", "node_name": "agent-1", "result": result, "warning": "It does not end."}
-    api.on("/api/models/unload", as_json({"message": "Said.", "model_name": "llama", "nodes": [node]}))
+    api.on("/api/v1/models/unload", as_json({"message": "Said.", "model_name": "llama", "nodes": [node]}))
     shown = nodesmith(api, "models", "unload", "llama", "--all", "--reason", "memory")
     assert (shown.exit_code, shown.stdout) == (code, "Said.\n")
     assert shown.stderr == ("agent-1: It does not end.\n" if code else "")
-    assert sent(api) == ("POST", "/api/models/unload", {"model_name": "llama", "reason": "memory"})
+    assert sent(api) == ("POST", "/api/v1/models/unload", {"model_name": "llama", "reason": "memory"})
     answer = nodesmith(api, "models", "unload", "llama", "--all", "--json")
     assert (answer.exit_code, json.loads(answer.stdout)["nodes"][0]["result"]) == (code, result)
     both = nodesmith(api, "models", "unload", "llama", "--all", "--on", "a/b")

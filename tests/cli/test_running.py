@@ -66,7 +66,7 @@ def api(script: ScriptedApi, tmp_path: Path) -> LocalApi:
 
 def test_status_names_a_hold_who_made_it_why_and_since_when(script: ScriptedApi, api: LocalApi) -> None:
     script.on("/api/nodes", as_json([{"status": "healthy", "open_operations": 2}]))
-    script.on("/api/hold", as_json({"held": True, "reason": "switch repair", "by": "alice", "since": SINCE}))
+    script.on("/api/v1/hold", as_json({"held": True, "reason": "switch repair", "by": "alice", "since": SINCE}))
     found = {"pid": 7, "url": script.url, "logs": "logs", "processes": [], **board.fetch_summary(api)}
     output = "\n".join(printed(lambda console: render_status(console, Home(Path("home")), found)))
     since = f"{datetime(2026, 11, 17, 17, 38, 20, tzinfo=UTC).astimezone():%Y-%m-%d %H:%M:%S}"
@@ -77,7 +77,7 @@ def test_status_names_a_hold_who_made_it_why_and_since_when(script: ScriptedApi,
 
 def test_status_without_a_hold_does_not_mention_it(script: ScriptedApi, api: LocalApi) -> None:
     script.on("/api/nodes", as_json([]))
-    script.on("/api/hold", as_json({"held": False}))
+    script.on("/api/v1/hold", as_json({"held": False}))
     found = {"pid": 7, "url": script.url, "logs": "logs", "processes": [], **board.fetch_summary(api)}
     assert (found["hold"], found["fleet"]) == (None, {"healthy": 0, "nodes": 0, "open_operations": 0})
     assert "Held" not in "".join(printed(lambda console: render_status(console, Home(Path("home")), found)))
@@ -85,7 +85,7 @@ def test_status_without_a_hold_does_not_mention_it(script: ScriptedApi, api: Loc
 
 def test_status_reports_an_unreachable_api(script: ScriptedApi, api: LocalApi) -> None:
     script.on("/api/nodes", as_json({}, status=503))
-    script.on("/api/hold", as_json({}, status=503))
+    script.on("/api/v1/hold", as_json({}, status=503))
     found = {"pid": 7, "url": script.url, "logs": "logs", "processes": [], **board.fetch_summary(api)}
     assert (found["hold"], found["fleet"]) == (None, None)
     assert "The API does not answer." in printed(lambda console: render_status(console, Home(Path("home")), found))

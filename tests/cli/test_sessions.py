@@ -15,7 +15,7 @@ LINK = {"url": "https://nodes.example/sign-in/code", "expires_at": "2026-11-18T0
 @pytest.fixture
 def api() -> Iterator[ScriptedApi]:
     with scripted_api() as api:
-        api.on("/api/sign-in-links", as_json(LINK, 201))
+        api.on("/api/v1/sign-in-links", as_json(LINK, 201))
         yield api
 
 
@@ -28,7 +28,7 @@ def test_link_is_alone_on_the_output_so_that_a_script_can_open_it(api: ScriptedA
     assert (shown.exit_code, shown.stdout) == (0, f"{LINK['url']}\n")
     assert "once, before" in shown.stderr
     verb, path, headers, _ = api.asked[0]
-    assert (verb, path) == ("POST", "/api/sign-in-links?reason=new+laptop")
+    assert (verb, path) == ("POST", "/api/v1/sign-in-links?reason=new+laptop")
     assert headers["Authorization"] == "Bearer t"
 
 

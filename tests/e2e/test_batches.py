@@ -16,14 +16,14 @@ NODES = ["agent-1", "agent-2", "agent-3"]
 async def batch_ended(fleet: Fleet, batch_id: str) -> dict[str, Any]:
     async with asyncio.timeout(60):
         while True:
-            batch: dict[str, Any] = (await fleet.http.get(f"/api/batches/{batch_id}")).json()
+            batch: dict[str, Any] = (await fleet.http.get(f"/api/v1/batches/{batch_id}")).json()
             if batch["ended_at"]:
                 return batch
             await asyncio.sleep(0.1)
 
 
 async def start(fleet: Fleet, **body: object) -> str:
-    answer = await fleet.http.post("/api/batches", json=body)
+    answer = await fleet.http.post("/api/v1/batches", json=body)
     assert answer.status_code == 202, answer.text
     batch_id: str = answer.json()["batch_id"]
     return batch_id
@@ -33,7 +33,7 @@ async def test_install_upgrade_rollback_and_removal_on_all_nodes(fleet: Fleet, s
     """S3: each node gets one operation and reports its result; a removal where it is not installed does nothing."""
     name, first = unique("batch"), package(MB // 8)
     body = offer(source, name, first)
-    planned = (await fleet.http.post("/api/batches", json={**body, "nodes": NODES, "dry_run": True})).json()
+    planned = (await fleet.http.post("/api/v1/batches", json={**body, "nodes": NODES, "dry_run": True})).json()
     assert [(member["node_name"], member["action"]) for member in planned["members"]] == [(n, "install") for n in NODES]
     installed = await batch_ended(fleet, await start(fleet, **body, nodes=NODES[:2]))
     assert installed["counts"] == {"succeeded": 2}
@@ -57,7 +57,7 @@ async def test_install_upgrade_rollback_and_removal_on_all_nodes(fleet: Fleet, s
 
 
 async def test_hold_stops_dispatch_until_it_is_released(fleet: Fleet) -> None:
-    held = (await fleet.http.post("/api/hold", json={"reason": "release freeze"})).json()
+    held = (await fleet.http.post("/api/v1/hold", json={"reason": "release freeze"})).json()
     assert (held["held"], held["reason"]) == (True, "release freeze")
     try:
         op_id = await fleet.accepted("agent-1", backend="echo", force=True)
@@ -65,7 +65,7 @@ async def test_hold_stops_dispatch_until_it_is_released(fleet: Fleet) -> None:
         assert (waiting["reason"], waiting["dispatched_at"]) == (Reason.HELD, None)
         assert "release freeze" in waiting["message"]
     finally:
-        await fleet.http.post("/api/release")
+        await fleet.http.post("/api/v1/release")
     assert (await fleet.ended(op_id))["state"] == State.SUCCEEDED
 
 
@@ -82,12 +82,12 @@ async def test_hold_stops_dispatch_until_it_is_released(fleet: Fleet) -> None:
     ],
 )
 async def test_bad_batches_are_refused_and_nothing_is_started(fleet: Fleet, body: dict[str, Any], says: str) -> None:
-    before = len((await fleet.http.get("/api/batches")).json())
-    refused = await fleet.http.post("/api/batches", json=body)
+    before = len((await fleet.http.get("/api/v1/batches")).json())
+    refused = await fleet.http.post("/api/v1/batches", json=body)
     assert 400 <= refused.status_code < 500
     assert refused.headers["content-type"] == "application/problem+json"
     assert says in refused.text
-    assert len((await fleet.http.get("/api/batches")).json()) == before
+    assert len((await fleet.http.get("/api/v1/batches")).json()) == before
 
 
 async def test_retry_of_a_batch_goes_to_those_that_failed(fleet: Fleet, source: SlowSource) -> None:
@@ -96,7 +96,7 @@ async def test_retry_of_a_batch_goes_to_those_that_failed(fleet: Fleet, source: 
     body = {**offer(source, name, good), "sha256": "0" * 64}
     failed = await batch_ended(fleet, await start(fleet, **body, nodes=["agent-1"], max_failures=1))
     assert failed["counts"] == {"failed": 1}
-    again = await fleet.http.post(f"/api/batches/{failed['batch_id']}/retry")
+    again = await fleet.http.post(f"/api/v1/batches/{failed['batch_id']}/retry")
     assert again.status_code == 202, again.text
     assert list(again.json()["jobs"]) == ["agent-1"]
     redriven = await batch_ended(fleet, again.json()["batch_id"])

@@ -70,7 +70,7 @@ async def asked(fleet: Fleet, name: str) -> str:
     async with asyncio.timeout(90):
         while True:
             try:
-                answer = await fleet.http.post("/api/batches", json=body, headers={"Idempotency-Key": name})
+                answer = await fleet.http.post("/api/v1/batches", json=body, headers={"Idempotency-Key": name})
             except httpx2.TransportError:
                 await asyncio.sleep(0.1)
                 continue

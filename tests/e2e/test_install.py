@@ -132,7 +132,7 @@ async def read_stream(fleet: Fleet, op_id: str, last_id: int, until: str) -> tup
     """Read the stream after `last_id` until that state; return the changes and the number of ticks."""
     changes, ticks = [], 0
     headers = {"Last-Event-ID": str(last_id)}
-    async with fleet.http.stream("GET", "/api/events", params={"op_id": op_id}, headers=headers) as stream:
+    async with fleet.http.stream("GET", "/api/v1/events", params={"op_id": op_id}, headers=headers) as stream:
         async for line in stream.aiter_lines():
             if not line.startswith("data:"):
                 continue

@@ -75,7 +75,7 @@ async def past(tmp_path_factory: pytest.TempPathFactory) -> Past:
     past = Past(Machine(folder / "home", environment=QUICK), folder / "copies")
     async with past.running() as fleet:
         await fleet.ended(await fleet.accepted(NODE, backend="echo", version="1", alias="kept"))
-        await fleet.http.post("/api/hold", json={"reason": "a copy is made"})
+        await fleet.http.post("/api/v1/hold", json={"reason": "a copy is made"})
         past.ops["done"] = await fleet.accepted(NODE, backend="echo", alias="done")
         past.ops["cancelled"] = await fleet.accepted(NODE, backend="echo", alias="cancelled")
         past.ops["removal"] = await removal(fleet, "kept")
@@ -86,7 +86,7 @@ async def past(tmp_path_factory: pytest.TempPathFactory) -> Past:
         for name in ("cancelled", "removal"):
             await fleet.http.post(f"/api/operations/{past.ops[name]}/cancel", json={})
             assert (await fleet.ended(past.ops[name]))["state"] == State.CANCELLED
-        await fleet.http.post("/api/release", json={})
+        await fleet.http.post("/api/v1/release", json={})
         assert (await fleet.ended(past.ops["done"]))["state"] == State.SUCCEEDED
         past.ops["later"] = await fleet.accepted(NODE, backend="echo", alias="later")
         assert (await fleet.ended(past.ops["later"]))["state"] == State.SUCCEEDED
@@ -144,7 +144,7 @@ async def test_restored_stores_converge_with_the_others(past: Past, older: tuple
     past.restore(older)
     async with past.running() as fleet:
         if "postgres" in older:  # the hold of the copied moment is set again
-            await fleet.http.post("/api/release", json={})
+            await fleet.http.post("/api/v1/release", json={})
         rows = await settled(fleet)
         disk = on_disk(fleet)
         states = {name: rows[op_id]["state"] if op_id in rows else None for name, op_id in past.ops.items()}

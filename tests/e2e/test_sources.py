@@ -101,12 +101,12 @@ async def test_source_configuration_of_a_web_server_is_written_nowhere(
             done = await asyncio.to_thread(subprocess.run, add + way, input=password, text=True, capture_output=True)
             assert done.returncode == 0, done.stderr
             gallery = {"name": name, "url": f"https://{host}/index.yaml"}
-            listed = await fleet.http.post("/api/galleries", json=gallery)
+            listed = await fleet.http.post("/api/v1/galleries", json=gallery)
             assert listed.status_code == 201, listed.text
             proxy.credential = proxy.credential if right else "nobody"
             ended = await fleet.until(await fleet.accepted("agent-2", backend=name), has_result)
-            known = await fleet.http.get("/api/sources")
-            await fleet.http.delete(f"/api/galleries/{name}")
+            known = await fleet.http.get("/api/v1/sources")
+            await fleet.http.delete(f"/api/v1/galleries/{name}")
     assert (ended["state"] == "succeeded") is right, ended
     said = str(ended) + done.stdout + done.stderr + listed.text + known.text
     certificate = company.ca.read_text().splitlines()[2]

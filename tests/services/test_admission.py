@@ -156,7 +156,7 @@ async def test_holder_whose_row_has_ended_is_neither_joined_nor_a_conflict(
     for asked in (ECHO, InstallRequest(backend="echo", version="1")):
         with pytest.raises(ServiceUnavailable, match=first.jobID):
             await admission.ask(Kind.INSTALL, node.id, asked, actor="bob")
-    assert len((await operations.listing(live=False, node=node.id)).operations) == 1
+    assert len((await operations.listing(OperationFilter(node=node.id), scope=OperationScope.ALL)).operations) == 1
     waiting = asyncio.create_task(admission.ask(Kind.INSTALL, node.id, ECHO, actor="bob"))
     await client.get_workflow_handle(holder.workflow_id).terminate("it closes")
     second = await waiting
@@ -187,7 +187,7 @@ async def test_a_crash_after_the_key_was_inserted_starts_once_under_the_reserved
     assert claim.job_id is None
     again = await admission.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
     assert (again.jobID, again.joined, again.repeated) == (claim.op_id, False, dies == "after")
-    assert [row.op_id for row in (await operations.listing(node=node.id)).operations] == [claim.op_id]
+    assert [row.op_id for row in (await operations.listing(OperationFilter(node=node.id))).operations] == [claim.op_id]
     with pytest.raises(IdempotencyKeyReused, match=claim.op_id):
         await admission.ask(Kind.REMOVE, node.id, request, actor="ada", idempotency_key=key)
 
@@ -207,7 +207,7 @@ async def test_unrecorded_request_that_started_and_ended_is_not_started_again(
     await handle.terminate()
     again = await admission.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
     assert (again.repeated, again.jobID != other.jobID) == (True, True)
-    assert len((await operations.listing(live=False, node=node.id)).operations) == 2
+    assert len((await operations.listing(OperationFilter(node=node.id), scope=OperationScope.ALL)).operations) == 2
     run = await admission.gate.runs.describe(operation_workflow_id(node.id, "echo"))
     assert run is not None
     assert not run.is_open

@@ -164,7 +164,7 @@ class Plant:
         return await asyncio.wait_for(handle.result(), HANGS_S)
 
     async def assert_once_each(self, batch_id: str) -> None:
-        rows = (await self.operations.listing(live=False, batch=batch_id)).operations
+        rows = (await self.operations.listing(OperationFilter(batch=batch_id), scope=OperationScope.ALL)).operations
         planned = {node.id: member_op_id(batch_id, node.id) for node in self.targets}
         assert sorted(row.node_id for row in rows) == sorted(planned), "targets = operations"
         assert {row.node_id: row.op_id for row in rows} == planned

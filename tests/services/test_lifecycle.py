@@ -178,7 +178,7 @@ async def test_removing_a_node_ends_its_operations_and_keeps_their_history(
     assert {each.why for each in signals.sent.values()} == {Reason.NODE_REMOVED}
     assert all(each.force for each in signals.sent.values())
     assert await nodes.find(node.id) is None
-    history = (await operations.listing(live=False, node=node.id)).operations
+    history = (await operations.listing(OperationFilter(node=node.id), scope=OperationScope.ALL)).operations
     assert {row.op_id for row in history} == doomed | {ended}
 
 

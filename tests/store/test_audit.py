@@ -18,17 +18,17 @@ async def test_audit_entries_older_than_400_days_are_purged(database: Database, 
     await trail.begin(AuditChange("alice", "nodes.approve", "younger", before={"a": "b\0"}, reason="why"))
     clock.now += timedelta(days=400, seconds=-1)
     assert await trail.purge(clock.now - timedelta(days=400)) == 1
-    (left,) = await trail.entries(actor="alice")
+    [left], _ = await trail.page(actor="alice")
     assert (left.target, left.before, left.reason) == ("younger", {"a": "b\ufffd"}, "why")
 
 
 async def test_audit_entry_exists_before_its_change_and_records_the_outcome(database: Database) -> None:
     trail, asked = AuditTrail(database), AuditChange("bob", "nodes.drain", "n1", after={"asked": 1}, reason="why")
     entry = await trail.begin(asked)
-    (begun,) = await trail.entries(actor="bob")
+    [begun], _ = await trail.page(actor="bob")
     assert (begun.id, begun.outcome, begun.after) == (entry, ChangeState.UNKNOWN, {"asked": 1})
     await trail.complete(entry, replace(asked, target="node-1", target_id="n1", after={"drained": True}))
-    (made,) = await trail.entries(actor="bob")
+    [made], _ = await trail.page(actor="bob")
     assert (made.outcome, made.after, made.target, made.reason) == (
         ChangeState.DONE,
         {"drained": True},
@@ -37,7 +37,7 @@ async def test_audit_entry_exists_before_its_change_and_records_the_outcome(data
     )
     assert (made.id, made.at) == (begun.id, begun.at)
     await trail.forget(entry)
-    assert await trail.entries(actor="bob") == []
+    assert await trail.page(actor="bob") == ([], None)
 
 
 async def test_every_filter_has_an_index(database: Database) -> None:

@@ -87,7 +87,7 @@ async def test_clearing_hides_what_is_settled_and_keeps_what_needs_attention(
     page, _ = await history.page(mine)
     assert [view.op_id for view in page] == [failed]
     assert (await operations.find(done)) is not None, "batches and audit still need the row"
-    assert [view.op_id for view in (await operations.listing(node="cleared")).operations] == [failed]
+    assert [view.op_id for view in (await operations.listing(OperationFilter(node="cleared"))).operations] == [failed]
 
 
 async def test_old_operations_are_purged_with_their_story_and_young_ones_stay(
@@ -100,7 +100,10 @@ async def test_old_operations_are_purged_with_their_story_and_young_ones_stay(
     assert await history.purge(NOON - timedelta(days=90)) >= 1
     assert await operations.find(old) is None
     assert await feed.after(0, limit=10, op_id=old) == []
-    assert {young, running} == {view.op_id for view in (await operations.listing(live=False, node="kept")).operations}
+    assert {young, running} == {
+        view.op_id
+        for view in (await operations.listing(OperationFilter(node="kept"), scope=OperationScope.ALL)).operations
+    }
     assert await history.purge(NOON - timedelta(days=90)) == 0
 
 

@@ -260,13 +260,15 @@ async def test_live_list_has_open_and_unsuccessful_ones_until_dismissed(
         await operations.record(transition(request, state))
 
     async def live() -> set[State]:
-        return {row.state for row in (await operations.listing(node="live")).operations}
+        return {row.state for row in (await operations.listing(OperationFilter(node="live"))).operations}
 
     assert await live() == OPEN | {State.FAILED, State.EXPIRED, State.DEAD_LETTER}
     dismissed = await History(database).dismiss([requests[State.FAILED].op_id, requests[State.RUNNING].op_id])
     assert dismissed == {requests[State.FAILED].op_id}
     assert await live() == OPEN | {State.EXPIRED, State.DEAD_LETTER}
-    assert len((await operations.listing(live=False, node="live")).operations) == len(requests)
+    assert len((await operations.listing(OperationFilter(node="live"), scope=OperationScope.ALL)).operations) == len(
+        requests
+    )
 
 
 async def test_list_filters_by_node_name_state_and_batch_newest_first(operations: OperationTable) -> None:
@@ -275,8 +277,8 @@ async def test_list_filters_by_node_name_state_and_batch_newest_first(operations
     await operations.record(transition(older, State.RUNNING))
     await operations.record(transition(newer, State.WAITING))
 
-    async def ids(**filters: object) -> list[str]:
-        return [row.op_id for row in (await operations.listing(**filters)).operations]  # type: ignore[arg-type]
+    async def ids(*, limit: int = 500, **filters: Any) -> list[str]:
+        return [row.op_id for row in (await operations.listing(OperationFilter(**filters), limit=limit)).operations]
 
     assert await ids(node="flt-name") == [newer.op_id, older.op_id]
     assert await ids(node="flt", state=State.RUNNING) == [older.op_id]

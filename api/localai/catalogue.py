@@ -1,0 +1,87 @@
+"""LocalAI's catalogue of backends, available upgrades, and job status."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query
+
+from nodesmith.api.auth import Operator, viewer
+from nodesmith.api.dependencies import Dependencies, Deps
+from nodesmith.api.localai.views import batch_job_status, job_status, with_open_operations
+from nodesmith.api.problems import responses
+from nodesmith.contracts.http.galleries import CataloguePage, UpgradeInfo
+from nodesmith.contracts.http.localai import JobStatus
+from nodesmith.contracts.http.operations import OperationFilter
+from nodesmith.services.catalogue.search import EVERYTHING, Search
+
+router = APIRouter(prefix="/api/backends", tags=["LocalAI"], dependencies=[Depends(viewer)])
+
+_MOST_OPEN_OPERATIONS = 500
+"""open operations that mark the catalogue, the oldest; `GET /api/operations` has them all"""
+
+
+class Sort(StrEnum):
+    """LocalAI's orders."""
+
+    NAME = "name"
+    REPOSITORY = "repository"
+    LICENSE = "license"
+    STATUS = "status"
+
+
+class Order(StrEnum):
+    ASCENDING = "asc"
+    DESCENDING = "desc"
+
+
+@router.get("", responses=responses(400))
+async def list_catalogue(
+    deps: Deps,
+    *,
+    term: Annotated[str, Query(max_length=200, description="Words in name, description, tags or gallery.")] = "",
+    tag: Annotated[str, Query(max_length=200)] = "",
+    gallery: Annotated[str, Query(max_length=200)] = "",
+    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
+    items: Annotated[int, Query(ge=1, le=EVERYTHING, description="Page size; default: all.")] = EVERYTHING,
+    sort: Sort = Sort.NAME,
+    order: Order = Order.ASCENDING,
+) -> CataloguePage:
+    """Backends that can be installed by name, where they are installed, and which cannot be used and why."""
+    descending = order is Order.DESCENDING
+    return await marked_page(deps, Search(term, tag, gallery, page, items, sort, descending=descending))
+
+
+async def marked_page(deps: Dependencies, search: Search) -> CataloguePage:
+    """One page of the catalogue, with the open operations of its backends."""
+    found = await deps.gallery.catalogue_service.page(search)
+    if found.stale:
+        return found
+    return with_open_operations(found, await deps.history.list_open(OperationFilter(), limit=_MOST_OPEN_OPERATIONS))
+
+
+@router.get("/upgrades", responses=responses())
+async def map_upgrades(deps: Deps) -> dict[str, UpgradeInfo]:
+    """Name of a backend -> the version most nodes have, the gallery's version, and the nodes that differ."""
+    await deps.gallery.galleries.sync()
+    return await deps.gallery.upgrades.list()
+
+
+@router.post("/upgrades/check", responses=responses())
+async def check_for_upgrades(deps: Deps, _actor: Operator) -> dict[str, UpgradeInfo]:
+    """Resolve the tags of installed backends at their registries now, and return the available upgrades."""
+    await deps.gallery.galleries.sync()
+    await deps.gallery.upgrades.check()
+    return await deps.gallery.upgrades.list()
+
+
+@router.get("/usecases", responses=responses())
+async def list_uses(deps: Deps) -> dict[str, list[str]]:
+    """Name of a backend -> its uses, from the tags of its gallery entry."""
+    return await deps.gallery.localai.uses()
+
+
+@router.get("/job/{job_id}", response_model_exclude_none=True, responses=responses(400))
+async def get_job(job_id: Annotated[str, Path(description="The jobID of an install.")], deps: Deps) -> JobStatus:
+    """LocalAI's job status; an unknown id is reported as `queued`."""
+    operation = await deps.operations.find(job_id)
+    return job_status(operation) if operation else batch_job_status(await deps.batches.find(job_id))

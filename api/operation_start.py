@@ -1,0 +1,27 @@
+"""Start one operation on one node, for our own routes and LocalAI's; the audit trail names it."""
+
+from starlette.requests import Request
+
+from nodesmith.api import auditing
+from nodesmith.api.auth import require_uri_right
+from nodesmith.api.dependencies import Dependencies
+from nodesmith.contracts.http.operations import InstallRequest, JobAccepted
+from nodesmith.domain.operation import Kind
+
+
+async def start_operation(
+    http: Request,
+    deps: Dependencies,
+    kind: Kind,
+    node: str,
+    requested: InstallRequest,
+    *,
+    actor: str,
+    key: str | None,
+) -> JobAccepted:
+    require_uri_right(http, requested.uri)
+    accepted = await deps.admission.ask(kind, node, requested, actor=actor, idempotency_key=key)
+    asked = requested.model_dump(mode="json", exclude_defaults=True, exclude={"reason", "node"})
+    after = {**asked, "op_id": accepted.jobID}
+    auditing.record(http, target=accepted.node, target_id=accepted.node_id, after=after)
+    return accepted

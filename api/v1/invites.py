@@ -1,0 +1,65 @@
+"""Invites, and the CA certificate that a machine checks before it joins."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, HTTPException, Path, Request
+from fastapi.responses import PlainTextResponse
+
+from nodesmith.api import auditing
+from nodesmith.api.auth import CallerOf, admin, anyone
+from nodesmith.api.dependencies import Deps
+from nodesmith.api.idempotency import shown_once
+from nodesmith.api.problems import responses
+from nodesmith.contracts.http.access import InviteCreated, InviteRequest, InviteView
+from nodesmith.contracts.http.shared import Page
+
+router = APIRouter(tags=["invites"])
+
+_PEM = "application/x-pem-file"
+_CERTIFICATE = {"description": "The certificate", "content": {_PEM: {"schema": {"type": "string"}}}}
+
+
+@router.get("/api/v1/invites", dependencies=[Depends(admin)], responses=responses())
+async def list_invites(deps: Deps) -> Page[InviteView]:
+    """All invites, newest first, without their secrets."""
+    return Page(items=list(await deps.invites.table.list()))
+
+
+@router.post(
+    "/api/v1/invites",
+    status_code=201,
+    dependencies=[Depends(admin), Depends(shown_once)],
+    responses=responses(400),
+)
+async def create_invite(body: InviteRequest, request: Request, deps: Deps, caller: CallerOf) -> InviteCreated:
+    """Create an invite, with the command to run on the other machine. Only this response contains its secret."""
+    made = await deps.invites.create(body, by=caller)
+    auditing.record(request, target=made.id, target_id=made.id, after=_audit_facts(made))
+    return made
+
+
+@router.delete("/api/v1/invites/{invite}", dependencies=[Depends(admin)], responses=responses(400, 404))
+async def revoke_invite(
+    invite: Annotated[str, Path(description="Id of the invite.")], request: Request, deps: Deps
+) -> InviteView:
+    """The invite admits no more nodes; nodes that have joined stay."""
+    revoked = await deps.invites.revoke(invite)
+    auditing.record(request, target=revoked.id, target_id=revoked.id, before=_audit_facts(revoked, "used"))
+    return revoked
+
+
+@router.get(
+    "/api/v1/ca.pem",
+    dependencies=[Depends(anyone)],
+    response_class=PlainTextResponse,
+    responses={200: _CERTIFICATE, **responses(404)},
+)
+async def get_ca_certificate(deps: Deps) -> PlainTextResponse:
+    """The CA certificate of this deployment. A machine compares its SHA-256 with the one in its invite."""
+    if not deps.invites.join_address.ca_pem:
+        raise HTTPException(404)
+    return PlainTextResponse(deps.invites.join_address.ca_pem, media_type=_PEM)
+
+
+def _audit_facts(invite: InviteView, *also: str) -> dict[str, Any]:
+    return invite.model_dump(mode="json", include={"approve", "uses", "labels", "expires_at", *also})

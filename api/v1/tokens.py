@@ -1,0 +1,46 @@
+"""The tokens of users and programs, for admins."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Request
+
+from nodesmith.api import auditing
+from nodesmith.api.auth import CallerOf, admin
+from nodesmith.api.dependencies import Deps
+from nodesmith.api.idempotency import shown_once
+from nodesmith.api.problems import responses
+from nodesmith.contracts.http.access import TokenCreated, TokenRequest, TokenView
+from nodesmith.contracts.http.shared import Page
+
+router = APIRouter(prefix="/api/v1/tokens", tags=["tokens"], dependencies=[Depends(admin)])
+
+
+@router.get("", responses=responses())
+async def list_tokens(deps: Deps) -> Page[TokenView]:
+    """All tokens, valid ones first, without their secrets."""
+    return Page(items=list(await deps.access.tokens.list()))
+
+
+@router.post(
+    "",
+    status_code=201,
+    dependencies=[Depends(admin), Depends(shown_once)],
+    responses=responses(400, 409),
+)
+async def create_token(body: TokenRequest, request: Request, deps: Deps, caller: CallerOf) -> TokenCreated:
+    """Create a token. Only this response contains its secret."""
+    made = await deps.access.create(body, by=caller)
+    after = made.model_dump(mode="json", include={"role", "expires_at"})
+    auditing.record(request, target=made.name, target_id=made.id, after=after)
+    return made
+
+
+@router.delete("/{token}", responses=responses(400, 404))
+async def revoke_token(
+    token: Annotated[str, Path(description="Id or name of the token.")], request: Request, deps: Deps
+) -> TokenView:
+    """Revoke a token; the browsers that it signed in lose access too."""
+    revoked = await deps.access.revoke(token)
+    before = revoked.model_dump(mode="json", include={"role", "expires_at"})
+    auditing.record(request, target=revoked.name, target_id=revoked.id, before=before)
+    return revoked
