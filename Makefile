@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 HOME_DIR ?= .nodesmith
 
-.PHONY: reference sbom bench-isolation attack breaks chaos kills help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean
+.PHONY: dist reference sbom bench-isolation attack breaks chaos kills help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -59,6 +59,9 @@ reference: setup  ## write the generated pages of docs/reference: command line, 
 
 sbom: setup  ## sbom.json: a CycloneDX bill of materials of everything that requirements.lock pins
 	$(BIN)/python tools/sbom > sbom.json
+
+dist: setup  ## dist/: the wheel, which holds `nodesmith/` only
+	$(BIN)/python -m hatchling build -t wheel -d dist
 
 lock: setup  ## resolve the dependencies anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
