@@ -40,7 +40,35 @@ async def _ask_everybody(original: Any, self: Any, nodes: Any) -> Any:
     return await original(self, [node.model_copy(update={"status": healthy}) for node in nodes])
 
 
+def _why_not_unless_drained(original: Any, node: Any, *args: Any, **rest: Any) -> Any:
+    return original(node, *args, **{**rest, "on_drained": True})
+
+
 LIMITS = (
+    Break(
+        rules("limits"),
+        "a batch takes drained nodes",
+        "nodesmith.services.batches.planning:_why_not",
+        _why_not_unless_drained,
+        tests=("test_a_batch_takes_drained_nodes_only_on_purpose",),
+    ),
+    Break(
+        rules("limits"),
+        "a batch goes on after any number of failures",
+        "nodesmith.services.batches.batches:DEFAULT_MAX_FAILURES",
+        lambda limit: None,
+        tests=("test_upgrades_removals_and_rollbacks_stop_after_three_failures_and_installs_never",),
+    ),
+    Break(
+        rules("limits"),
+        "a batch begins everywhere at once",
+        "nodesmith.contracts.http.batches:BatchRequest.max_parallel",
+        lambda limit: 0,
+        tests=(
+            "test_defaults_of_a_batch_request",
+            "test_upgrades_removals_and_rollbacks_stop_after_three_failures_and_installs_never",
+        ),
+    ),
     Break(
         rules("S44"),
         "a removal on a LocalAI worker gets an hour",

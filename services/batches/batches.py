@@ -25,6 +25,7 @@ from nodesmith.contracts.temporal.operations import Intent, Policy
 from nodesmith.domain.errors import InvalidRequest, NodesmithError, NotRetryable, OperationEnded, UnknownBatch
 from nodesmith.domain.idempotency import KeyClaim
 from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.services.batches.payload_size import refuse_too_large
 from nodesmith.services.batches.planning import BatchPlanner, PlannedBatch, build_of, list_reasons, preview, target
 from nodesmith.services.operations.admission import STARTED, limits_of, operation_policy
 from nodesmith.services.operations.idempotency import IdempotencyKeys, KeyedRequest
@@ -177,6 +178,7 @@ class BatchService:
         batch = batch_of(claim.op_id)
         if not batch.targets:
             raise InvalidRequest("A batch needs at least one node.", field="nodes")
+        refuse_too_large(batch)
         await self._order_all(batch)
         await self.runs.start_batch(batch)
         started = await self._read_started(batch) if asked.key else batch

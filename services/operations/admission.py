@@ -107,6 +107,7 @@ class Admission:
         if row.state not in ENDED or row.state is State.SUCCEEDED:
             raise NotRetryable(f"Operation {op_id} cannot be retried: it is {row.state}.", op_id=op_id, state=row.state)
         ordered, target = await self._read_order(old)
+        await self._refuse_not_installed(ordered, target)
         # The keys that a gallery trusts may have changed since the first time.
         wanted = (await self.intents.verified({"": ordered}))[""]
         if_current = await self._current_digest(wanted, target)

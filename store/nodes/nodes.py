@@ -39,10 +39,15 @@ NodeViews = Select[NodeRow, str, int, dict[str, str] | None]
 
 SINK_AWAY_AFTER = timedelta(seconds=15)
 
+CLOCK_SET_BACK = timedelta(minutes=5)
+"""a stored time so far ahead comes from a clock that was set back since, and is replaced; replicas differ by less"""
+
 _HEARTBEATS = text("""
     UPDATE nodes
     SET last_heartbeat = CASE
-            WHEN heard.is_it THEN greatest(nodes.last_heartbeat, :now) ELSE nodes.last_heartbeat END,
+            WHEN NOT heard.is_it THEN nodes.last_heartbeat
+            WHEN nodes.last_heartbeat > :future THEN :now
+            ELSE greatest(nodes.last_heartbeat, :now) END,
         boot_id = CASE WHEN heard.is_it AND nodes.approved_at IS NOT NULL
             THEN coalesce(nullif(heard.boot_id, ''), nodes.boot_id) ELSE nodes.boot_id END,
         resources = CASE WHEN heard.is_it AND nodes.approved_at IS NOT NULL AND nodes.left_at IS NULL
@@ -194,7 +199,13 @@ class Nodes:
         ]
         async with self._database.session() as session:
             heard = await session.execute(
-                _HEARTBEATS, {"now": now, "beats": json.dumps(storable(rows)), "proves_link": over_nats}
+                _HEARTBEATS,
+                {
+                    "now": now,
+                    "future": now + CLOCK_SET_BACK,
+                    "beats": json.dumps(storable(rows)),
+                    "proves_link": over_nats,
+                },
             )
             return [ReportingNode(*node) for node in heard]
 
@@ -203,9 +214,11 @@ class Nodes:
         sink = HeartbeatSinkRow
         first = insert(sink).values(protocol=protocol, listening_since=now, last_listened=now)
         was_away = first.excluded.last_listened - sink.last_listened > SINK_AWAY_AFTER
+        was_ahead = sink.last_listened - first.excluded.last_listened > CLOCK_SET_BACK
+        newer = func.greatest(sink.last_listened, first.excluded.last_listened)
         changes = {
-            "listening_since": case((was_away, first.excluded.listening_since), else_=sink.listening_since),
-            "last_listened": func.greatest(sink.last_listened, first.excluded.last_listened),
+            "listening_since": case((was_away | was_ahead, first.excluded.listening_since), else_=sink.listening_since),
+            "last_listened": case((was_ahead, first.excluded.last_listened), else_=newer),
         }
         async with self._database.session() as session:
             await session.execute(first.on_conflict_do_update(index_elements=[sink.protocol], set_=changes))

@@ -138,6 +138,22 @@ async def test_late_batch_does_not_turn_a_heartbeat_back(nodes: Nodes) -> None:
     assert view.last_heartbeat == NOON
 
 
+async def test_dead_node_is_offline_although_the_clock_was_set_back(nodes: Nodes, clock: SetClock) -> None:
+    """Otherwise it would stay healthy until the clock has reached its last heartbeat again."""
+    node_id, earlier = await registered(nodes, a_node()), NOON - timedelta(hours=1)
+    await nodes.touch_listening(NOON)
+    await nodes.heartbeats([Heartbeat(node_id=node_id)], NOON)
+    await nodes.touch_listening(earlier)
+    await nodes.heartbeats([Heartbeat(node_id=node_id)], earlier)
+    for seconds, status in ((10, NodeStatus.HEALTHY), (120, NodeStatus.OFFLINE)):
+        clock.now = earlier + timedelta(seconds=seconds)
+        for passed in range(0, seconds + 1, 10):
+            await nodes.touch_listening(earlier + timedelta(seconds=passed))
+        view = await nodes.find(node_id)
+        assert view is not None
+        assert view.status is status
+
+
 async def test_batches_that_name_the_same_nodes_in_any_order_do_not_lock_each_other_out(nodes: Nodes) -> None:
     ids = [await registered(nodes, a_node()) for _ in range(20)]
     beats = [Heartbeat(node_id=node_id) for node_id in ids]
