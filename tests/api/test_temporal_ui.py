@@ -212,12 +212,14 @@ async def test_batch_deletes_no_runs_for_an_operator(api: Api, ui: str, content:
 
 
 async def test_operator_terminates_runs_in_a_batch(api: Api, recorder: Recorder) -> None:
-    async with web_ui(api.deps, f"http://127.0.0.1:{recorder.port}") as url:
-        async with browser_of(api, url, Role.OPERATOR) as operator:
-            body = {"jobId": "b", "namespace": "default", "visibilityQuery": "x", "reason": "r", "identity": "i"}
-            content = {**body, "terminationOperation": {"identity": "i"}}
-            done = await operator.post(BATCHES, json=content, headers={"Origin": url})
-            stopped = await operator.post(f"{BATCHES}/stop", json={"reason": "r"}, headers={"Origin": url})
+    async with (
+        web_ui(api.deps, f"http://127.0.0.1:{recorder.port}") as url,
+        browser_of(api, url, Role.OPERATOR) as operator,
+    ):
+        body = {"jobId": "b", "namespace": "default", "visibilityQuery": "x", "reason": "r", "identity": "i"}
+        content = {**body, "terminationOperation": {"identity": "i"}}
+        done = await operator.post(BATCHES, json=content, headers={"Origin": url})
+        stopped = await operator.post(f"{BATCHES}/stop", json={"reason": "r"}, headers={"Origin": url})
     assert (done.status_code, stopped.status_code) == (200, 200)
 
 
