@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 HOME_DIR ?= .nodesmith
 
-.PHONY: dist reference sbom bench-isolation attack breaks chaos kills help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean
+.PHONY: dist reference sbom bench-isolation attack breaks chaos kills help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean bench-signing
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -88,6 +88,9 @@ histories: setup  ## record the histories of new scenarios for the replay tests
 
 bench-isolation: setup  ## what the namespace around the embedded Temporal costs one operation
 	$(BIN)/python -m benchmarks.isolation
+
+bench-signing: setup  ## what signing and verifying cost one operation
+	$(BIN)/python -m benchmarks.signing_cost
 
 bench-gallery: setup  ## what reading a gallery of 1,000 entries costs
 	$(BIN)/python -m benchmarks.gallery

@@ -100,8 +100,10 @@ async def admin(request: Request, who: CallerOf) -> str:
 
 
 async def viewer_or_node(request: Request, deps: Deps, token: Bearer, session: Session) -> str:
-    """Any role, or any node with its own credential: both fetch artifacts."""
+    """Any role, or an approved node with its own credential: both fetch artifacts."""
     if token and (node := await deps.nodes.with_credential(hash_token(token))):
+        if node.approved_at is None:
+            raise NotAllowed("The node waits for approval.")
         return node.id
     return await viewer(await caller(request, token, session))
 

@@ -99,9 +99,9 @@ class OrderVerifier:
 
     async def _refresh_trust(self, kid: str) -> None:
         try:
-            await self._trust.refresh()
+            await self._trust.look_up(kid)
         except NotTrusted as error:
-            message = f"The order is signed by the key {kid}, which this node does not know. {error}"
+            message = f"This node does not trust the key {kid} that signed the order. {error}"
             raise OrderRefused(message, Reason.ORDER) from error
 
     def _check_addressee(self, order: Order) -> None:

@@ -175,7 +175,7 @@ def _read_cursor(query: NodeQuery) -> tuple[str | datetime, str]:
         sort, value, node_id = json.loads(base64.urlsafe_b64decode(query.cursor + "=="))
         is_moment = query.sort.removeprefix("-") in ("last_heartbeat", "created_at")
         place = (datetime.fromisoformat(value) if is_moment else str(value), str(node_id))
-    except (binascii.Error, ValueError, TypeError) as error:
+    except (binascii.Error, ValueError, TypeError, RecursionError) as error:
         raise _bad_cursor() from error
     if sort != query.sort or "\0" in f"{value}{node_id}":
         raise _bad_cursor()

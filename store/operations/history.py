@@ -144,7 +144,7 @@ def _read_cursor(cursor: str) -> tuple[datetime, str]:
     try:
         ended_at, op_id = json.loads(base64.urlsafe_b64decode(cursor + "=="))
         place = datetime.fromisoformat(ended_at), str(op_id)
-    except (binascii.Error, ValueError, TypeError) as error:
+    except (binascii.Error, ValueError, TypeError, RecursionError) as error:
         raise _bad_cursor() from error
     if "\0" in place[1] or place[0].tzinfo is None:
         raise _bad_cursor()
