@@ -9,7 +9,7 @@ from nodesmith.contracts.http.operations import OperationView
 from nodesmith.contracts.temporal.batches import ENDED_BATCHES, BatchDetail, BatchState, BatchView, MemberView
 from nodesmith.contracts.words import LOCALAI_OUTCOMES, LOCALAI_TASK_TYPES
 from nodesmith.domain.identity import family_of
-from nodesmith.domain.operation import ENDED, OPEN, Kind, State
+from nodesmith.domain.operation import ENDED, OPEN, Kind, Operation, State
 
 _BAD = (State.FAILED, State.EXPIRED, State.DEAD_LETTER, "conflict", "refused", "not_started")
 _UNSETTLED = {*OPEN, "waiting_for_turn"}
@@ -121,9 +121,9 @@ def _member(member: MemberView) -> dict[str, Any]:
     return {**node, "error": member.detail or member.state} if member.state in _BAD else node
 
 
-def with_open_operations(page: CataloguePage, open_operations: Sequence[OperationView]) -> CataloguePage:
+def with_open_operations(page: CataloguePage, open_operations: Sequence[Operation]) -> CataloguePage:
     """Mark the catalogue entries that have an open operation on any node."""
-    open_by_name: dict[str, list[OperationView]] = {}
+    open_by_name: dict[str, list[Operation]] = {}
     for operation in open_operations:
         open_by_name.setdefault(family_of(operation.backend), []).append(operation)
     busy = {entry.id: found for entry in page.backends if (found := _oldest_operation(entry, open_by_name))}
@@ -133,15 +133,13 @@ def with_open_operations(page: CataloguePage, open_operations: Sequence[Operatio
     return page.model_copy(update={"backends": in_work, "processingBackends": jobs, "taskTypes": kinds})
 
 
-def _oldest_operation(
-    entry: CatalogueEntry, open_by_name: Mapping[str, Sequence[OperationView]]
-) -> OperationView | None:
+def _oldest_operation(entry: CatalogueEntry, open_by_name: Mapping[str, Sequence[Operation]]) -> Operation | None:
     """Return the oldest open operation; one that names a version counts for that version only."""
     found = open_by_name.get(family_of(entry.name), ())
     return next((each for each in found if not each.version or each.version == entry.version), None)
 
 
-def _marked_busy(entry: CatalogueEntry, operation: OperationView | None) -> CatalogueEntry:
+def _marked_busy(entry: CatalogueEntry, operation: Operation | None) -> CatalogueEntry:
     if operation is None:
         return entry
     is_removal = operation.kind is Kind.REMOVE
@@ -150,7 +148,7 @@ def _marked_busy(entry: CatalogueEntry, operation: OperationView | None) -> Cata
     )
 
 
-def _task_of(operation: OperationView) -> str:
+def _task_of(operation: Operation) -> str:
     if operation.state in (State.QUEUED, State.WAITING):
         return "Waiting"
     return "Deletion" if operation.kind is Kind.REMOVE else "Installation"

@@ -5,16 +5,15 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from nodesmith.api.dependencies import Dependencies
-from nodesmith.contracts.http.operations import OperationView
 from nodesmith.contracts.temporal.batches import ENDED_BATCHES, BatchDetail
-from nodesmith.domain.operation import ENDED
+from nodesmith.domain.operation import ENDED, Operation
 
 LOOK_EVERY_S = 0.1
 
 T = TypeVar("T")
 
 
-async def operation_end(deps: Dependencies, op_id: str) -> OperationView | None:
+async def operation_end(deps: Dependencies, op_id: str) -> Operation | None:
     """Return the operation once it has ended; None if it takes longer than the time limit."""
     return await _poll(lambda: deps.operations.find(op_id), lambda row: row.state in ENDED, deps.patience_s)
 

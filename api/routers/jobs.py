@@ -10,6 +10,7 @@ from nodesmith.api.batch_start import start_batch
 from nodesmith.api.dependencies import BackendName, Deps, IdempotencyKey
 from nodesmith.api.localai_views import batch_op_status, batch_succeeded, op_status
 from nodesmith.api.problems import respond, responses
+from nodesmith.api.views.operations import operation_view
 from nodesmith.api.wait_for_end import batch_end
 from nodesmith.contracts.http.localai import OpStatus
 from nodesmith.contracts.http.operations import Done
@@ -34,7 +35,7 @@ async def get_op_status(
 ) -> OpStatus | JSONResponse:
     """LocalAI's OpStatus. An unknown id is a 500, as its clients expect."""
     if operation := await deps.operations.find(job_id):
-        return op_status(operation)
+        return op_status(operation_view(operation))
     if batch := await deps.batches.detail(job_id):
         return batch_op_status(batch)
     return respond(request, 500, "unknown_operation", UNKNOWN_ID)

@@ -9,6 +9,7 @@ from nodesmith.api.dependencies import Deps, IdempotencyKey
 from nodesmith.api.node_lookup import Node, known_node
 from nodesmith.api.problems import respond, responses
 from nodesmith.api.wait_for_end import operation_end
+from nodesmith.contracts import words
 from nodesmith.contracts.http.localai import DeleteBody
 from nodesmith.contracts.http.operations import InstallRequest, StopBody
 from nodesmith.contracts.http.shared import Message
@@ -34,7 +35,7 @@ async def delete_backend(
             op_id=accepted.jobID,
         )
     if ended.state is not State.SUCCEEDED:
-        message = f"backend deletion failed: {ended.message}"
+        message = f"backend deletion failed: {words.describe(ended).sentence}"
         return respond(request, 500, "operation_failed", message, facts={"op_id": ended.op_id, "state": ended.state})
     return Message(message="backend deleted")
 

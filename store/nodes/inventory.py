@@ -15,9 +15,9 @@ from nodesmith.domain.node import NodeStatus, NodeType
 from nodesmith.domain.selector import EVERYTHING, Selector
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
+from nodesmith.store.entities import node_view
 from nodesmith.store.nodes.labels import selector_condition
 from nodesmith.store.nodes.nodes import node_views, status_expression
-from nodesmith.store.operations.views import node_view
 from nodesmith.store.tables.core import NodeRow, OperationRow
 from nodesmith.store.tables.inventory import InstalledRow, InventoryScanRow
 from nodesmith.store.text import storable

@@ -32,9 +32,9 @@ from nodesmith.domain.node import NodeStatus
 from nodesmith.domain.selector import EVERYTHING, Selector
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
+from nodesmith.store.entities import node_facts
 from nodesmith.store.nodes.labels import labels_of_node, selector_condition
 from nodesmith.store.nodes.nodes import open_operations_of_node, status_expression
-from nodesmith.store.operations.views import node_facts
 from nodesmith.store.tables.core import HeartbeatSinkRow, NodeRow
 from nodesmith.store.tables.inventory import InstalledRow
 

@@ -30,8 +30,8 @@ from nodesmith.domain.node import SILENT_AFTER, NodeKey, NodeStatus, Protocol, R
 from nodesmith.domain.operation import OPEN
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
+from nodesmith.store.entities import node_view
 from nodesmith.store.nodes.labels import labels_of_node, write_reported
-from nodesmith.store.operations.views import node_view
 from nodesmith.store.tables.core import HeartbeatSinkRow, NodeRow, OperationRow, one_of
 from nodesmith.store.text import storable
 
@@ -228,7 +228,7 @@ class Nodes:
 
 
 def node_views(now: datetime | ColumnElement[datetime]) -> NodeViews:
-    """The base query of `nodesmith.store.operations.views.node_view`; callers add filters and order."""
+    """The base query of `nodesmith.store.entities.node_view`; callers add filters and order."""
     return select(NodeRow, status_expression(now), open_operations_of_node(), labels_of_node()).outerjoin(
         HeartbeatSinkRow, HeartbeatSinkRow.protocol == NodeRow.protocol
     )

@@ -8,7 +8,6 @@ from sqlalchemy import ColumnElement, Select, case, exists, func, or_, select, u
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from nodesmith.contracts.http.operations import ProgressView
 from nodesmith.contracts.temporal.batches import (
     ENDED_BATCHES,
     BatchDetail,
@@ -22,7 +21,7 @@ from nodesmith.contracts.temporal.batches import (
     member_op_id,
 )
 from nodesmith.contracts.words import tell
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.operation import Gauge, Kind, Reason, State
 from nodesmith.store.database import Database
 from nodesmith.store.operations.batch_failures import AttemptFailures, failures_of
 from nodesmith.store.tables.core import BatchMemberRow, BatchRow, OperationRow
@@ -264,5 +263,5 @@ def _member_view(member: BatchMemberRow, operation: OperationRow | None) -> Memb
         return view
     state, reason = State(operation.state), Reason(operation.reason) if operation.reason else None
     detail = tell(state, reason, operation.detail)
-    percentage = ProgressView(percentage=operation.percentage).during(state).percentage
+    percentage = Gauge(percentage=operation.percentage).during(state).percentage
     return view.model_copy(update={"state": state.value, "reason": reason, "detail": detail, "percentage": percentage})

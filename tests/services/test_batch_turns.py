@@ -17,7 +17,6 @@ from temporalio.worker import Worker
 from nodesmith.activities.batches import BatchActivities
 from nodesmith.activities.records import RecordActivities
 from nodesmith.contracts.http.nodes import NodeView
-from nodesmith.contracts.http.operations import OperationView
 from nodesmith.contracts.nats.messages import Outcome, Result
 from nodesmith.contracts.temporal import batches as batch_names
 from nodesmith.contracts.temporal import operations as names
@@ -42,8 +41,9 @@ from nodesmith.contracts.temporal.dispatch import (
     PermitGranted,
 )
 from nodesmith.contracts.temporal.operations import Intent, Policy
+from nodesmith.contracts.words import describe
 from nodesmith.domain.identity import new_op_id
-from nodesmith.domain.operation import OPEN, Reason, State
+from nodesmith.domain.operation import OPEN, Operation, Reason, State
 from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.services.operations.operation_lock import OperationLock
 from nodesmith.services.operations.verified_records import VerifiedRecords
@@ -156,7 +156,7 @@ class Site:
         self._at_work[node_id].set_result(result)
         await until(lambda: self.operations.states([op_id]), lambda standing: standing[op_id][0] not in OPEN)
 
-    async def row(self, node: NodeView) -> OperationView:
+    async def row(self, node: NodeView) -> Operation:
         row = await self.operations.find(member_op_id(self.batch_id, node.id))
         assert row is not None
         return row
@@ -261,7 +261,7 @@ async def test_node_that_returns_to_a_stopped_batch_does_not_start(site: Site) -
     ends = [await site.row(node) for node in late]
     why = f"batch {site.batch_id} stopped after 1 failure"
     assert {(row.state, row.reason, row.detail) for row in ends} == {(State.CANCELLED, Reason.BATCH_STOPPED, why)}
-    assert "by request" not in ends[0].message
+    assert "by request" not in describe(ends[0]).sentence
     assert site.most_at_work == 1
 
 

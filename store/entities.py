@@ -1,20 +1,15 @@
-"""Converts rows into the views of the HTTP contract, with messages for people."""
+"""Converts rows into entities of the domain."""
 
-from collections.abc import Mapping
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from nodesmith.contracts import words
 from nodesmith.contracts.http.nodes import NodeView
-from nodesmith.contracts.http.operations import OperationEvent, OperationView, ProgressView
-from nodesmith.contracts.nats.messages import Installed
-from nodesmith.contracts.temporal.operations import OperationRequest
 from nodesmith.domain.budget import parse as parse_budget
-from nodesmith.domain.operation import Kind, Phase, Reason, State
+from nodesmith.domain.installed import InstalledBackend
+from nodesmith.domain.operation import Gauge, Kind, Operation, Phase, Reason, State, StateChange
 from nodesmith.store.tables.core import NodeRow, OperationEventRow, OperationRow
 
-STALLED_AFTER = timedelta(seconds=60)
-NO_WORKER_AFTER = timedelta(seconds=30)
 _COLUMNS = tuple(NodeRow.__table__.columns.keys())
 
 
@@ -44,54 +39,51 @@ def node_facts(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def operation_view(row: OperationRow, now: datetime) -> OperationView:
-    request = OperationRequest.model_validate(row.request)
-    state = State(row.state)
-    reason = _reason(row.reason)
-    message = _describe(row, now)
-    return OperationView(
+def operation_of(row: OperationRow, read_at: datetime, timeline: Sequence[StateChange] = ()) -> Operation:
+    """Fields of the request are read without validation: it was validated when it was written."""
+    request, wanted = row.request, row.request["wanted"]
+    return Operation(
         op_id=row.op_id,
         kind=Kind(row.kind),
         node_id=row.node_id,
         node_name=row.node_name,
         backend=row.backend,
         family=row.family,
-        version=request.wanted.version,
-        uri=request.wanted.uri,
-        sha256=request.wanted.sha256,
-        force=request.wanted.force,
-        verified=request.wanted.verified,
-        state=state,
-        reason=reason,
+        version=wanted.get("version", ""),
+        uri=wanted.get("uri", ""),
+        sha256=wanted.get("sha256", ""),
+        force=wanted.get("force", False),
+        verified=wanted.get("verified", ""),
+        state=State(row.state),
+        reason=_reason(row.reason),
         detail=row.detail,
         until=row.until,
         attempt=row.attempt,
-        progress=progress_view(row, now),
-        stalled=_is_stalled(row, now),
+        gauge=gauge_of(row),
         before=_installed(row.before),
         after=_installed(row.after),
         changed=row.changed,
         bytes_fetched=row.bytes_fetched,
         bytes_reused=row.bytes_reused,
-        requested_by=request.requested_by,
-        note=request.note,
+        requested_by=request.get("requested_by", ""),
+        note=request.get("note", ""),
         cancelled_by=row.cancelled_by,
         batch_id=row.batch_id,
-        retry_of=request.retry_of,
+        retry_of=request.get("retry_of"),
         created_at=row.created_at,
         dispatched_at=row.dispatched_at,
         ended_at=row.ended_at,
         dismissed_at=row.dismissed_at,
         workflow_id=row.workflow_id,
         run_id=row.run_id,
-        message=message.sentence,
-        remedy=message.remedy,
+        changed_at=row.at,
+        read_at=read_at,
+        timeline=timeline,
     )
 
 
-def event_view(row: OperationEventRow) -> OperationEvent:
-    state, reason = State(row.state), _reason(row.reason)
-    return OperationEvent(
+def state_change_of(row: OperationEventRow) -> StateChange:
+    return StateChange(
         id=row.id,
         op_id=row.op_id,
         node_id=row.node_id,
@@ -99,49 +91,25 @@ def event_view(row: OperationEventRow) -> OperationEvent:
         backend=row.backend,
         kind=Kind(row.kind),
         batch_id=row.batch_id,
-        state=state,
-        reason=reason,
+        state=State(row.state),
+        reason=_reason(row.reason),
         detail=row.detail,
         until=row.until,
         attempt=row.attempt,
         at=row.at,
-        message=words.tell(state, reason, row.detail, until=row.until),
     )
 
 
-def progress_view(row: OperationRow, now: datetime) -> ProgressView:
-    """The last gauge, reduced to what applies in the operation's state; a stalled one has no rate."""
-    stalled = _is_stalled(row, now)
-    gauge = ProgressView(
+def gauge_of(row: OperationRow) -> Gauge:
+    return Gauge(
         phase=_phase(row.phase),
         bytes_done=row.bytes_done,
         bytes_total=row.bytes_total,
         percentage=row.percentage,
-        rate=0.0 if stalled else row.rate,
-        eta_s=None if stalled else row.eta_s,
+        rate=row.rate,
+        eta_s=row.eta_s,
         at=row.progressed_at,
     )
-    return gauge.during(State(row.state))
-
-
-def _describe(row: OperationRow, now: datetime) -> words.Words:
-    """Message and remedy of the operation's current state."""
-    state, reason = State(row.state), _reason(row.reason)
-    if _has_no_worker(row, now):
-        return words.NO_WORKER
-    sentence = words.tell(state, reason, row.detail, _phase(row.phase), until=row.until)
-    return words.Words(sentence, words.remedy(state, reason))
-
-
-def _has_no_worker(row: OperationRow, now: datetime) -> bool:
-    """Whether only the API has written the row so far, and no node works on it."""
-    overdue = now - row.created_at > NO_WORKER_AFTER
-    return row.state == State.QUEUED and overdue and row.progressed_at is None
-
-
-def _is_stalled(row: OperationRow, now: datetime) -> bool:
-    moved = max(row.at, row.progressed_at or row.at)
-    return row.state == State.RUNNING and now - moved > STALLED_AFTER
 
 
 def _reason(word: str | None) -> Reason | None:
@@ -153,5 +121,13 @@ def _phase(word: str | None) -> Phase | None:
     return None if phase is Phase.UNKNOWN else phase
 
 
-def _installed(stored: dict[str, object] | None) -> Installed | None:
-    return Installed.model_validate(stored) if stored else None
+_INSTALLED_FIELDS = frozenset(InstalledBackend.__dataclass_fields__)
+
+
+def _installed(stored: dict[str, Any] | None) -> InstalledBackend | None:
+    if not stored:
+        return None
+    fields = {name: value for name, value in stored.items() if name in _INSTALLED_FIELDS}
+    if fields.get("installed_at"):
+        fields["installed_at"] = datetime.fromisoformat(fields["installed_at"])
+    return InstalledBackend(**fields)
