@@ -5,7 +5,6 @@ import asyncio
 import structlog
 from temporalio import activity
 
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.temporal import batches as names
 from nodesmith.contracts.temporal.batches import (
     AdmitMembers,
@@ -23,6 +22,7 @@ from nodesmith.contracts.temporal.batches import (
 )
 from nodesmith.contracts.temporal.operations import CancelRequest, OperationInput
 from nodesmith.domain.errors import NodeDrained, NodeNotApproved, NodeNotForBackends, OperationConflict, UnknownNode
+from nodesmith.domain.node import Node
 from nodesmith.domain.operation import ENDED, Reason, State
 from nodesmith.services.operations.admission import admissible
 from nodesmith.services.operations.operation_lock import OperationLock
@@ -111,9 +111,7 @@ class BatchActivities:
     async def close_batch(self, close: CloseBatch) -> None:
         await self._batches.close(close)
 
-    async def _admit(
-        self, batch: BatchInput, target: Target, member: BatchMember, node: NodeView | None
-    ) -> BatchMember:
+    async def _admit(self, batch: BatchInput, target: Target, member: BatchMember, node: Node | None) -> BatchMember:
         op_id = member_op_id(batch.batch_id, target.node_id)
         try:
             admissible(node, target.node_name, on_drained=batch.on_drained)

@@ -6,7 +6,7 @@ from fastapi.responses import JSONResponse
 from nodesmith.api import auditing
 from nodesmith.api.auth import Operator
 from nodesmith.api.dependencies import Deps, IdempotencyKey
-from nodesmith.api.node_lookup import Node, known_node
+from nodesmith.api.node_lookup import NodeName, known_node
 from nodesmith.api.problems import respond, responses
 from nodesmith.api.wait_for_end import operation_end
 from nodesmith.contracts import words
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/api/nodes", tags=["LocalAI"])
 
 @router.post("/{node}/backends/delete", response_model=Message, responses=responses(400, 404, 409, 504))
 async def delete_backend(
-    node: Node, body: DeleteBody, request: Request, deps: Deps, actor: Operator, *, key: IdempotencyKey = None
+    node: NodeName, body: DeleteBody, request: Request, deps: Deps, actor: Operator, *, key: IdempotencyKey = None
 ) -> Message | JSONResponse:
     """Remove a backend and wait up to two minutes. 504: the removal continues under the named job id."""
     removal = InstallRequest(backend=body.backend)
@@ -41,7 +41,7 @@ async def delete_backend(
 
 
 @router.post("/{node}/backends/stop", status_code=202, responses=responses(400, 404, 409))
-async def stop_backend(node: Node, body: StopBody, request: Request, deps: Deps, actor: Operator) -> Message:
+async def stop_backend(node: NodeName, body: StopBody, request: Request, deps: Deps, actor: Operator) -> Message:
     """Stop the processes of a backend, or all of them. The node sends no reply; nothing on its disk changes."""
     del actor  # the audit trail records it
     target = await known_node(deps, node)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.temporal import batches as names
 from nodesmith.contracts.temporal.batches import (
     BatchAccepted,
@@ -24,6 +23,7 @@ from nodesmith.contracts.temporal.batches import (
 from nodesmith.contracts.temporal.operations import Intent, Policy
 from nodesmith.domain.errors import InvalidRequest, NodesmithError, NotRetryable, OperationEnded, UnknownBatch
 from nodesmith.domain.idempotency import KeyClaim
+from nodesmith.domain.node import Node
 from nodesmith.domain.operation import Kind, Reason, State
 from nodesmith.services.batches.planning import BatchPlanner, PlannedBatch, build_of, list_reasons, preview, target
 from nodesmith.services.operations.admission import STARTED, limits_of, operation_policy
@@ -131,7 +131,7 @@ class BatchService:
 
     async def _retry_targets(
         self, before: BatchInput, chosen: Sequence[MemberView], select: RetrySelect
-    ) -> tuple[tuple[NodeView, ...], tuple[BatchMember, ...]]:
+    ) -> tuple[tuple[Node, ...], tuple[BatchMember, ...]]:
         """The nodes to retry and those left out; raises with the reasons when none can be retried."""
         if not chosen:
             raise NotRetryable(f"Batch {before.batch_id} has {_NO_MEMBER[select]}.", batch=before.batch_id)
@@ -148,7 +148,7 @@ class BatchService:
             )
         return targets, (*removed, *left_out)
 
-    async def _refuse_not_ordered(self, before: BatchInput, targets: Sequence[NodeView]) -> None:
+    async def _refuse_not_ordered(self, before: BatchInput, targets: Sequence[Node]) -> None:
         """Retry only intents and nodes in signed orders of that batch: its run alone proves no admission."""
         orders = await self.orders.read_all([member_op_id(before.batch_id, node.id) for node in targets])
         ordered = {wanted_of(order) for order in orders}
@@ -159,7 +159,7 @@ class BatchService:
                 batch=before.batch_id,
             )
 
-    async def _verified(self, before: BatchInput, targets: Sequence[NodeView]) -> dict[str, Intent]:
+    async def _verified(self, before: BatchInput, targets: Sequence[Node]) -> dict[str, Intent]:
         """Check each build of the retry against the current policy of its gallery."""
         used = {build_of(node): before.builds.get(build_of(node), before.wanted) for node in targets}
         return {**before.builds, **await self.intents.verified(used)}

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.contracts.temporal.batches import (
     BatchMember,
@@ -15,7 +14,7 @@ from nodesmith.contracts.temporal.batches import (
 )
 from nodesmith.contracts.temporal.operations import Intent
 from nodesmith.domain.errors import ConcreteBackend, InvalidRequest, NoBuildForNode, UnknownNode
-from nodesmith.domain.node import NodeStatus, NodeType
+from nodesmith.domain.node import Node, NodeStatus, NodeType
 from nodesmith.domain.operation import Kind
 from nodesmith.domain.selector import parse
 from nodesmith.gallery.suitability import capability_of
@@ -30,7 +29,7 @@ class PlannedBatch:
 
     builds: dict[str, Intent]
     """capability of a node -> its intent"""
-    targets: tuple[NodeView, ...]
+    targets: tuple[Node, ...]
     left_out: tuple[BatchMember, ...]
     installed: dict[str, Installed]
 
@@ -60,8 +59,8 @@ class BatchPlanner:
         return PlannedBatch(await self.intents.pinned(builds), targets, (*unsuited, *left_out), having)
 
     async def retry(
-        self, wanted: Intent, nodes: Sequence[NodeView], *, on_drained: bool
-    ) -> tuple[tuple[NodeView, ...], tuple[BatchMember, ...]]:
+        self, wanted: Intent, nodes: Sequence[Node], *, on_drained: bool
+    ) -> tuple[tuple[Node, ...], tuple[BatchMember, ...]]:
         """Divide these nodes into those that can be retried now and those left out."""
         having = await self._having(wanted.family)
         return divide(nodes, wanted.family, having, kind=wanted.kind, on_drained=on_drained)
@@ -75,7 +74,7 @@ class BatchPlanner:
     async def _having(self, family: str) -> dict[str, Installed]:
         return {node_id: installed for node_id, _, installed in await self.inventory.having(family)}
 
-    def _builds(self, request: BatchRequest, chosen: Sequence[NodeView]) -> tuple[dict[str, Intent], list[BatchMember]]:
+    def _builds(self, request: BatchRequest, chosen: Sequence[Node]) -> tuple[dict[str, Intent], list[BatchMember]]:
         """Resolve the build for each capability once; nodes without a suitable build are left out."""
         builds: dict[str, Intent] = {}
         unsuited: list[BatchMember] = []
@@ -102,7 +101,7 @@ class BatchPlanner:
                 meta_alternative=alternative,
             )
 
-    async def _chosen(self, request: BatchRequest) -> Sequence[NodeView]:
+    async def _chosen(self, request: BatchRequest) -> Sequence[Node]:
         ways = [bool(request.nodes), bool(request.selector), request.everywhere]
         if sum(ways) != 1:
             raise InvalidRequest("Give exactly one of nodes, selector and everywhere.", field="nodes")
@@ -117,7 +116,7 @@ class BatchPlanner:
             raise InvalidRequest(f"The selector {request.selector} matches no node.", field="selector")
         return matching
 
-    async def _known(self, name: str) -> NodeView:
+    async def _known(self, name: str) -> Node:
         node = await self.nodes.find(name)
         if node is None:
             raise UnknownNode(f"There is no node {name}.", node=name)
@@ -138,23 +137,23 @@ def preview(plan: PlannedBatch) -> BatchPlan:
 
 
 def divide(
-    nodes: Sequence[NodeView], family: str, having: dict[str, Installed], *, kind: Kind, on_drained: bool
-) -> tuple[tuple[NodeView, ...], tuple[BatchMember, ...]]:
+    nodes: Sequence[Node], family: str, having: dict[str, Installed], *, kind: Kind, on_drained: bool
+) -> tuple[tuple[Node, ...], tuple[BatchMember, ...]]:
     """Divide nodes into those that take part and those left out."""
     judged = [(node, _why_not(node, family, having, kind=kind, on_drained=on_drained)) for node in nodes]
     return tuple(node for node, why in judged if why is None), tuple(why for _, why in judged if why is not None)
 
 
-def target(node: NodeView) -> Target:
+def target(node: Node) -> Target:
     return Target(node_id=node.id, node_name=node.name, protocol=node.protocol, build=build_of(node))
 
 
-def build_of(node: NodeView) -> str:
+def build_of(node: Node) -> str:
     return capability_of(node.capability, node.gpu_vendor, node.total_vram)
 
 
 def _why_not(
-    node: NodeView, family: str, having: dict[str, Installed], *, kind: Kind, on_drained: bool
+    node: Node, family: str, having: dict[str, Installed], *, kind: Kind, on_drained: bool
 ) -> BatchMember | None:
     """The verdict and reason when this node is left out; None when it takes part."""
     verdict, why = MemberVerdict.SKIPPED, ""
@@ -171,7 +170,7 @@ def _why_not(
     return _excluded(node, verdict, why) if why else None
 
 
-def _excluded(node: NodeView, verdict: MemberVerdict, why: str) -> BatchMember:
+def _excluded(node: Node, verdict: MemberVerdict, why: str) -> BatchMember:
     return BatchMember(node_id=node.id, node_name=node.name, verdict=verdict, detail=why)
 
 
@@ -186,7 +185,7 @@ def list_reasons(members: Sequence[BatchMember]) -> str:
     return "; ".join(f"{each.node_name}: {each.detail}" for each in members[:5])
 
 
-def _planned_member(plan: PlannedBatch, node: NodeView) -> PlannedMember:
+def _planned_member(plan: PlannedBatch, node: Node) -> PlannedMember:
     installed, wanted = plan.installed.get(node.id), plan.builds[build_of(node)]
     same = installed is not None and wanted.sha256 and installed.digest.endswith(wanted.sha256) and not wanted.force
     brings = wanted.kind in (Kind.INSTALL, Kind.UPGRADE)

@@ -8,11 +8,11 @@ from typing import Protocol
 
 import structlog
 
-from nodesmith.contracts.http.nodes import DrainPolicy, LifecycleChanged, NodeView
+from nodesmith.contracts.http.nodes import DrainPolicy, LifecycleChanged
 from nodesmith.contracts.nats.messages import StopOrder, StopWhy
 from nodesmith.contracts.temporal.operations import CancelRequest
 from nodesmith.domain.errors import UnknownNode
-from nodesmith.domain.node import NodeStatus
+from nodesmith.domain.node import Node, NodeStatus
 from nodesmith.domain.node import Protocol as Wire
 from nodesmith.domain.operation import Kind, Operation, Reason, State
 from nodesmith.services.ports import NodeRegistry
@@ -104,14 +104,14 @@ class Lifecycle:
 
     # by the node itself ---------------------------------------------------------------------------------------
 
-    async def leaving(self, node: NodeView) -> None:
+    async def leaving(self, node: Node) -> None:
         """The node announces its shutdown. A reboot is not a drain, so its operations wait for it."""
         await self.life.leaving(node.id, now=self.clock())
 
-    async def left(self, node: NodeView, *, boot_id: str = "") -> None:
+    async def left(self, node: Node, *, boot_id: str = "") -> None:
         await self.life.left(node.id, now=self.clock(), boot_id=boot_id)
 
-    async def stayed(self, node: NodeView) -> None:
+    async def stayed(self, node: Node) -> None:
         await self.life.stayed(node.id)
 
     async def stop_if_removed(self, node_id: str) -> None:
@@ -132,7 +132,7 @@ class Lifecycle:
 
     # ----------------------------------------------------------------------------------------------------------
 
-    async def _disconnect(self, node: NodeView, rows: Sequence[Operation]) -> None:
+    async def _disconnect(self, node: Node, rows: Sequence[Operation]) -> None:
         """Stop the node and revoke its credential; if it has work, only after the workflow has sent the cancels."""
 
         async def stop() -> None:
@@ -147,7 +147,7 @@ class Lifecycle:
         await stop()
         await self.revocation.enforce()
 
-    async def _end_all(self, node: NodeView, rows: Sequence[Operation], actor: str, reason: str) -> None:
+    async def _end_all(self, node: Node, rows: Sequence[Operation], actor: str, reason: str) -> None:
         """Cancel all operations; by force where the node cannot be reached or cannot stop the work."""
         reachable = node.status in REACHABLE and node.protocol is not Wire.LOCALAI
         stoppable = [row for row in rows if reachable and _is_stoppable(row)]
@@ -167,11 +167,11 @@ class Lifecycle:
             )
         )
 
-    async def _changed(self, node: NodeView, message: str, cancelled: Sequence[Operation]) -> LifecycleChanged:
+    async def _changed(self, node: Node, message: str, cancelled: Sequence[Operation]) -> LifecycleChanged:
         after = await self._known(node.id)
         return LifecycleChanged(message=message, status=after.status, cancelled=[row.op_id for row in cancelled])
 
-    async def _known(self, node: str) -> NodeView:
+    async def _known(self, node: str) -> Node:
         known = await self.nodes.find(node)
         if known is None:
             raise UnknownNode(f"There is no node {node}.", node=node)

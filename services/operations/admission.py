@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.http.operations import InstallRequest, JobAccepted, RetryBody
 from nodesmith.contracts.temporal.operations import Intent, Limits, OperationInput, OperationRequest, Policy
 from nodesmith.domain.errors import (
@@ -18,7 +17,7 @@ from nodesmith.domain.errors import (
     UnknownOperation,
 )
 from nodesmith.domain.idempotency import KeyClaim
-from nodesmith.domain.node import NodeStatus, NodeType
+from nodesmith.domain.node import Node, NodeStatus, NodeType
 from nodesmith.domain.operation import ENDED, Kind, State
 from nodesmith.gallery.suitability import capability_of
 from nodesmith.services.operations.idempotency import IdempotencyKeys, KeyedRequest
@@ -124,7 +123,7 @@ class Admission:
         order = await self.orders.read(op_id)
         return named_uri(wanted_of(order)) if order is not None else ""
 
-    async def _read_order(self, old: OperationRequest) -> tuple[Intent, NodeView]:
+    async def _read_order(self, old: OperationRequest) -> tuple[Intent, Node]:
         """Read the intent from the signed order: the row is written by the run, so it proves no request."""
         order = await self.orders.read(old.op_id)
         if order is None:
@@ -134,7 +133,7 @@ class Admission:
             )
         return wanted_of(order), admissible(await self.nodes.find(order.node), old.node_name)
 
-    async def _current_digest(self, wanted: Intent, node: NodeView) -> str:
+    async def _current_digest(self, wanted: Intent, node: Node) -> str:
         """The digest that the order will replace or remove; empty when the inventory may be stale."""
         if wanted.kind not in CHANGES_INSTALLED:
             return ""
@@ -187,7 +186,7 @@ class Admission:
         wanted = asked.model_dump(exclude_none=True)
         return [name for name, value in wanted.items() if theirs[name] != value]
 
-    async def _refuse_not_installed(self, wanted: Intent, node: NodeView) -> None:
+    async def _refuse_not_installed(self, wanted: Intent, node: Node) -> None:
         """Refuse only if the inventory is current; with a stale one the node itself decides."""
         if wanted.kind not in REQUIRES_INSTALLED or node.id in await self.inventory.uncertain([node.id]):
             return
@@ -221,18 +220,18 @@ def operation_policy(policy: Policy, kind: Kind, limits: Limits) -> Policy:
     return policy.model_copy(update=changes)
 
 
-def capability(node: NodeView) -> str:
+def capability(node: Node) -> str:
     """The capability with which a meta is resolved for this node."""
     return capability_of(node.capability, node.gpu_vendor, node.total_vram)
 
 
-def known(node: NodeView | None, asked: str) -> NodeView:
+def known(node: Node | None, asked: str) -> Node:
     if node is None:
         raise UnknownNode(f"There is no node {asked}.", node=asked)
     return node
 
 
-def admissible(node: NodeView | None, asked: str, *, on_drained: bool = False) -> NodeView:
+def admissible(node: Node | None, asked: str, *, on_drained: bool = False) -> Node:
     """Return the node if it accepts operations, else raise; an offline node accepts them too."""
     node = known(node, asked)
     if node.node_type is not NodeType.BACKEND:

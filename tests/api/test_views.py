@@ -3,7 +3,9 @@
 import pytest
 from pydantic import BaseModel
 
+from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.http.operations import OperationDetail, OperationEvent
+from nodesmith.domain.node import Node
 from nodesmith.domain.operation import Operation, StateChange
 
 
@@ -12,6 +14,7 @@ from nodesmith.domain.operation import Operation, StateChange
     [
         (OperationDetail, Operation, {"message", "remedy", "temporal_url"}),
         (OperationEvent, StateChange, {"message"}),
+        (NodeView, Node, {"reserved_vram", "model_count", "in_flight_count"}),
     ],
 )
 def test_every_field_of_a_view_is_on_its_entity_or_added_by_the_api(

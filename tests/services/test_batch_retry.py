@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodesmith.contracts.http.nodes import DrainPolicy, NodeView
+from nodesmith.contracts.http.nodes import DrainPolicy
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.contracts.temporal.batches import (
     BatchInput,
@@ -23,6 +23,7 @@ from nodesmith.contracts.temporal.batches import (
 )
 from nodesmith.contracts.temporal.operations import Intent, OperationRequest, Policy, Projection
 from nodesmith.domain.errors import IdempotencyKeyReused, NotRetryable, NotSigned
+from nodesmith.domain.node import Node
 from nodesmith.domain.operation import Kind, Reason, State
 from nodesmith.domain.trust import GalleryPolicy, GalleryTrust
 from nodesmith.gallery.minisign import SecretKey
@@ -102,7 +103,7 @@ def test_retry_of_unstarted_members_depends_on_how_the_batch_ended(batch: BatchS
 
 
 async def ended_batch(
-    service: BatchService, operations: OperationTable, wanted: Intent | None = None, /, **ends: NodeView
+    service: BatchService, operations: OperationTable, wanted: Intent | None = None, /, **ends: Node
 ) -> str:
     """An ended batch, of removals by default, with one node per state."""
     batch_id = str(uuid.uuid4())
@@ -132,7 +133,7 @@ async def ended_batch(
     return batch_id
 
 
-async def have_echo(database: Database, *nodes: NodeView) -> None:
+async def have_echo(database: Database, *nodes: Node) -> None:
     for node in nodes:
         installed = [Installed(name="echo", version="1")]
         await InventoryTable(database).replace(node.id, installed, asked_at=now(), boot_id="")
@@ -228,7 +229,7 @@ async def test_node_that_a_run_added_to_a_batch_is_not_retried(
         await service.retry(batch_id, actor="ada")
 
 
-async def failed_install(service: BatchService, operations: OperationTable, node: NodeView) -> str:
+async def failed_install(service: BatchService, operations: OperationTable, node: Node) -> str:
     """A batch that installs `engine` on one node, where it failed."""
     batch_id = (await service.start(BatchRequest(backend="engine", nodes=[node.name]), actor="ada")).batch_id
     batch = await service.runs.batch_input(batch_id)

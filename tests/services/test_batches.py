@@ -8,7 +8,7 @@ from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from nodesmith.activities.batches import BatchActivities
-from nodesmith.contracts.http.nodes import NodeView, RegisterRequest
+from nodesmith.contracts.http.nodes import RegisterRequest
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.contracts.temporal.batches import (
     BatchInput,
@@ -27,7 +27,7 @@ from nodesmith.domain.errors import (
     UnknownBatch,
     UnknownNode,
 )
-from nodesmith.domain.node import Protocol
+from nodesmith.domain.node import Node, Protocol
 from nodesmith.domain.operation import Kind, Reason, State
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index
@@ -85,7 +85,7 @@ def service(database: Database, nodes: Nodes, runs: TemporalRuns, inventory: Inv
     )
 
 
-async def with_card(registration: Registration, nodes: Nodes) -> NodeView:
+async def with_card(registration: Registration, nodes: Nodes) -> Node:
     request = RegisterRequest(
         name=f"gpu-{uuid.uuid4()}",
         protocol=Protocol.NODESMITH,
