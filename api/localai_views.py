@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nodesmith.contracts.http.batches import BatchDetail, BatchView, MemberView
 from nodesmith.contracts.http.galleries import CatalogueEntry, CataloguePage
 from nodesmith.contracts.http.localai import JobStatus, OpStatus
 from nodesmith.contracts.http.operations import OperationView
-from nodesmith.contracts.temporal.batches import ENDED_BATCHES, BatchDetail, BatchState, BatchView, MemberView
 from nodesmith.contracts.words import LOCALAI_OUTCOMES, LOCALAI_TASK_TYPES
+from nodesmith.domain.batch import ENDED_BATCHES, BatchState
 from nodesmith.domain.identity import family_of
 from nodesmith.domain.operation import ENDED, OPEN, Kind, Operation, State
 
@@ -24,10 +25,8 @@ _NODE_STATUS = {
 }
 
 
-def job_status(operation: OperationView | None) -> JobStatus:
-    """The status that LocalAI's picker polls; an unknown id is reported as queued."""
-    if operation is None:
-        return JobStatus()
+def job_status(operation: OperationView) -> JobStatus:
+    """The status that LocalAI's picker polls."""
     outcome = LOCALAI_OUTCOMES.get(operation.state)
     return JobStatus(
         progress=operation.progress.percentage,
@@ -41,10 +40,8 @@ def job_status(operation: OperationView | None) -> JobStatus:
     )
 
 
-def batch_job_status(batch: BatchView | None) -> JobStatus:
+def batch_job_status(batch: BatchView) -> JobStatus:
     """A batch as one job: processed when every node has its result."""
-    if batch is None:
-        return JobStatus()
     ended, failed = batch.state in ENDED_BATCHES, _failed(batch)
     members, clean = sum(batch.counts.values()), batch_succeeded(batch)
     return JobStatus(

@@ -13,14 +13,12 @@ from nodesmith.contracts.temporal.batches import (
     BatchPlan,
     BatchRequest,
     BatchRetry,
-    BatchState,
-    MemberVerdict,
-    MemberView,
     RetrySelect,
     member_op_id,
     member_request,
 )
 from nodesmith.contracts.temporal.operations import Intent, Policy
+from nodesmith.domain.batch import BatchState, Member, MemberVerdict
 from nodesmith.domain.errors import InvalidRequest, NodesmithError, NotRetryable, OperationEnded, UnknownBatch
 from nodesmith.domain.idempotency import KeyClaim
 from nodesmith.domain.node import Node
@@ -97,13 +95,13 @@ class BatchService:
     ) -> BatchAccepted:
         """Start a new batch for unsuccessful members, with the same version, digest and limits."""
         retry = retry or BatchRetry()
-        before, view = await self.batches.request(batch_id), await self.batches.find(batch_id)
-        if before is None or view is None:
+        before, batch = await self.batches.request(batch_id), await self.batches.find(batch_id)
+        if before is None or batch is None:
             raise UnknownBatch(f"There is no batch {batch_id}.", batch=batch_id)
         asked = KeyedRequest.of(self.keys, actor, idempotency_key, route="batch retry", target=batch_id, body=retry)
         if begun := await self._find_started(asked, await asked.earlier()):
             return begun
-        chosen = [each for each in await self.batches.members(batch_id) if is_selected(each, view.state, retry.select)]
+        chosen = [each for each in await self.batches.members(batch_id) if is_selected(each, batch.state, retry.select)]
         targets, left_out = await self._retry_targets(before, chosen, retry.select)
         await self._refuse_not_ordered(before, targets)
         builds = await self._verified(before, targets)
@@ -130,7 +128,7 @@ class BatchService:
         return BatchPlanner(self.nodes, self.inventory, self.intents)
 
     async def _retry_targets(
-        self, before: BatchInput, chosen: Sequence[MemberView], select: RetrySelect
+        self, before: BatchInput, chosen: Sequence[Member], select: RetrySelect
     ) -> tuple[tuple[Node, ...], tuple[BatchMember, ...]]:
         """The nodes to retry and those left out; raises with the reasons when none can be retried."""
         if not chosen:
@@ -228,7 +226,7 @@ _NO_MEMBER = {
 }
 
 
-def is_selected(member: MemberView, batch: BatchState, select: RetrySelect) -> bool:
+def is_selected(member: Member, batch: BatchState, select: RetrySelect) -> bool:
     """Whether a retry includes this member; never one that succeeded, is open or was left out."""
     never_begun = member.state == MemberVerdict.NOT_STARTED or member.reason is Reason.BATCH_STOPPED
     is_failed = member.state in FAILED or (never_begun and batch is not BatchState.CANCELLED)
@@ -246,7 +244,7 @@ def _all_builds(batch: BatchInput) -> tuple[Intent, ...]:
     return (batch.wanted, *batch.builds.values())
 
 
-def _removed(member: MemberView) -> BatchMember:
+def _removed(member: Member) -> BatchMember:
     return BatchMember(
         node_id=member.node_id, node_name=member.node_name, verdict=MemberVerdict.SKIPPED, detail="the node was removed"
     )

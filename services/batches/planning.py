@@ -8,11 +8,11 @@ from nodesmith.contracts.temporal.batches import (
     BatchMember,
     BatchPlan,
     BatchRequest,
-    MemberVerdict,
     PlannedMember,
     Target,
 )
 from nodesmith.contracts.temporal.operations import Intent
+from nodesmith.domain.batch import MemberVerdict
 from nodesmith.domain.errors import ConcreteBackend, InvalidRequest, NoBuildForNode, UnknownNode
 from nodesmith.domain.node import Node, NodeStatus, NodeType
 from nodesmith.domain.operation import Kind

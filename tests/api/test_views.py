@@ -3,8 +3,10 @@
 import pytest
 from pydantic import BaseModel
 
+from nodesmith.contracts.http.batches import BatchDetail, MemberView
 from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.http.operations import OperationDetail, OperationEvent
+from nodesmith.domain.batch import Batch, Member
 from nodesmith.domain.node import Node
 from nodesmith.domain.operation import Operation, StateChange
 
@@ -14,6 +16,8 @@ from nodesmith.domain.operation import Operation, StateChange
     [
         (OperationDetail, Operation, {"message", "remedy", "temporal_url"}),
         (OperationEvent, StateChange, {"message"}),
+        (BatchDetail, Batch, {"failed_attempts", "failed_nodes", "troubles", "message", "temporal_url"}),
+        (MemberView, Member, set()),
         (NodeView, Node, {"reserved_vram", "model_count", "in_flight_count"}),
     ],
 )
