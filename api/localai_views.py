@@ -7,14 +7,13 @@ from nodesmith.contracts.http.batches import BatchDetail, BatchView, MemberView
 from nodesmith.contracts.http.galleries import CatalogueEntry, CataloguePage
 from nodesmith.contracts.http.localai import JobStatus, OpStatus
 from nodesmith.contracts.http.operations import OperationView
-from nodesmith.contracts.words import LOCALAI_OUTCOMES, LOCALAI_TASK_TYPES
+from nodesmith.contracts.words import LOCALAI_OUTCOMES
 from nodesmith.domain.batch import ENDED_BATCHES, BatchState
 from nodesmith.domain.identity import family_of
-from nodesmith.domain.operation import ENDED, OPEN, Kind, Operation, State
+from nodesmith.domain.operation import ENDED, ON_NODE, OPEN, Operation, State
 
 _BAD = (State.FAILED, State.EXPIRED, State.DEAD_LETTER, "conflict", "refused", "not_started")
 _UNSETTLED = {*OPEN, "waiting_for_turn"}
-_ON_THE_NODE = {State.RUNNING, State.STILL_INSTALLING}
 _NODE_STATUS = {
     State.QUEUED: "queued",
     State.WAITING: "queued",
@@ -33,7 +32,7 @@ def job_status(operation: OperationView) -> JobStatus:
         message="completed" if operation.state is State.SUCCEEDED else operation.message,
         galleryElementName=operation.backend,
         processed=operation.state in ENDED,
-        deletion=operation.kind is Kind.REMOVE,
+        deletion=operation.kind.rules.removes,
         queued=False,
         error=operation.message if outcome == "failed" else None,
         completed=True if operation.state is State.SUCCEEDED else None,
@@ -49,7 +48,7 @@ def batch_job_status(batch: BatchView) -> JobStatus:
         message="completed" if clean else batch.message,
         galleryElementName=batch.backend,
         processed=ended,
-        deletion=batch.kind is Kind.REMOVE,
+        deletion=batch.kind.rules.removes,
         queued=False,
         error=f"{failed} of {members} nodes failed" if ended and failed else None,
         completed=True if clean else None,
@@ -74,7 +73,7 @@ def op_status(operation: OperationView) -> OpStatus:
     """One operation as LocalAI's OpStatus."""
     gauge, outcome = operation.progress, LOCALAI_OUTCOMES.get(operation.state)
     return OpStatus(
-        deletion=operation.kind is Kind.REMOVE,
+        deletion=operation.kind.rules.removes,
         error=operation.message if outcome == "failed" else None,
         processed=operation.state in ENDED,
         message="completed" if operation.state is State.SUCCEEDED else operation.message,
@@ -94,7 +93,7 @@ def batch_op_status(batch: BatchDetail) -> OpStatus:
     ended = batch.state in ENDED_BATCHES
     bad = "; ".join(f"{each.node_name}: {each.detail or each.state}" for each in batch.members if each.state in _BAD)
     return OpStatus(
-        deletion=batch.kind is Kind.REMOVE,
+        deletion=batch.kind.rules.removes,
         error=bad or None if ended else None,
         processed=ended,
         message="completed" if batch_succeeded(batch) else batch.message,
@@ -139,7 +138,7 @@ def _oldest_operation(entry: CatalogueEntry, open_by_name: Mapping[str, Sequence
 def _marked_busy(entry: CatalogueEntry, operation: Operation | None) -> CatalogueEntry:
     if operation is None:
         return entry
-    is_removal = operation.kind is Kind.REMOVE
+    is_removal = operation.kind.rules.removes
     return entry.model_copy(
         update={"processing": True, "jobID": operation.batch_id or operation.op_id, "isDeletion": is_removal}
     )
@@ -148,7 +147,7 @@ def _marked_busy(entry: CatalogueEntry, operation: Operation | None) -> Catalogu
 def _task_of(operation: Operation) -> str:
     if operation.state in (State.QUEUED, State.WAITING):
         return "Waiting"
-    return "Deletion" if operation.kind is Kind.REMOVE else "Installation"
+    return "Deletion" if operation.kind.rules.removes else "Installation"
 
 
 def history_entry(operation: OperationView) -> dict[str, Any]:
@@ -161,7 +160,7 @@ def history_entry(operation: OperationView) -> dict[str, Any]:
         "jobID": operation.op_id,
         "isBackend": True,
         "nodeID": operation.node_id,
-        "taskType": "deletion" if operation.kind is Kind.REMOVE else "installation",
+        "taskType": "deletion" if operation.kind.rules.removes else "installation",
         "outcome": outcome,
         "startedAt": ours["created_at"],
         "finishedAt": ours["ended_at"],
@@ -181,7 +180,7 @@ def list_order(operation: OperationView) -> tuple[int, str, str]:
 
 
 def _localai_fields(operation: OperationView) -> dict[str, Any]:
-    is_removal = operation.kind is Kind.REMOVE
+    is_removal = operation.kind.rules.removes
     waits = operation.state in (State.QUEUED, State.WAITING)
     always = {
         "id": operation.backend,
@@ -189,7 +188,7 @@ def _localai_fields(operation: OperationView) -> dict[str, Any]:
         "fullName": operation.backend,
         "jobID": operation.op_id,
         "progress": int(operation.progress.percentage),
-        "taskType": "Waiting" if waits else LOCALAI_TASK_TYPES.get(operation.kind, "Installation"),
+        "taskType": "Waiting" if waits else "deletion" if is_removal else "Installation",
         "isDeletion": is_removal,
         "isBackend": True,
         "isQueued": waits,
@@ -203,7 +202,7 @@ def _localai_fields(operation: OperationView) -> dict[str, Any]:
 
 def _cancellable(operation: OperationView) -> bool:
     """Only where a cancel can take effect: a removal that has reached its node is completed."""
-    is_past_it = operation.kind is Kind.REMOVE and operation.state in _ON_THE_NODE
+    is_past_it = operation.state in ON_NODE and not operation.kind.rules.cancellable_on_node
     return operation.state not in ENDED and not is_past_it
 
 

@@ -247,12 +247,6 @@ ERRORS: dict[str, Words] = {
 _NUMBERED = re.compile(r"(attempt \d+(?: of \d+)?): (.*)", re.DOTALL)
 """how the workflow starts the detail of a back-off"""
 
-LOCALAI_TASK_TYPES = {
-    "install": "Installation",
-    "upgrade": "Installation",
-    "rollback": "Installation",
-    "remove": "deletion",
-}
 LOCALAI_OUTCOMES = {
     State.SUCCEEDED: "completed",
     State.CANCELLED: "cancelled",

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import auto
 
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason, State
 from nodesmith.domain.wire_enum import WireEnum
 
 WAITING_FOR_TURN = "waiting_for_turn"

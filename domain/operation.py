@@ -7,15 +7,8 @@ from datetime import datetime, timedelta
 
 from nodesmith.domain.errors import IllegalTransition
 from nodesmith.domain.installed import InstalledBackend
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.wire_enum import WireEnum
-
-
-class Kind(WireEnum):
-    INSTALL = "install"
-    UPGRADE = "upgrade"
-    ROLLBACK = "rollback"
-    REMOVE = "remove"
-    UNKNOWN = "unknown"
 
 
 class State(WireEnum):
@@ -110,6 +103,8 @@ class Reason(WireEnum):
 
 OPEN = frozenset({State.QUEUED, State.WAITING, State.RUNNING, State.STILL_INSTALLING, State.CANCELLING})
 ENDED = frozenset(State) - OPEN - {State.UNKNOWN}
+ON_NODE = frozenset({State.RUNNING, State.STILL_INSTALLING})
+"""the node works on it"""
 
 PERMANENT = frozenset(
     {
@@ -282,6 +277,12 @@ class Operation:
         """The gauge as valid in the current state; a stalled operation has no rate."""
         gauge = replace(self.gauge, rate=0.0, eta_s=None) if self.stalled else self.gauge
         return gauge.during(self.state)
+
+    @property
+    def is_cancellable(self) -> bool:
+        """Whether a cancel can still take effect."""
+        is_past_it = self.state in ON_NODE and not self.kind.rules.cancellable_on_node
+        return self.state not in ENDED and not is_past_it
 
     @property
     def lacks_worker(self) -> bool:

@@ -36,9 +36,10 @@ from nodesmith.contracts.temporal.operations import (
 )
 from nodesmith.domain.artifact import Artifact
 from nodesmith.domain.batch import Batch, Member
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.monitor import MonitorTick
 from nodesmith.domain.node import NatsCredential, Node, NodeKey, ReportingNode
-from nodesmith.domain.operation import Kind, Operation, Phase, Reason, State
+from nodesmith.domain.operation import Operation, Phase, Reason, State
 from nodesmith.domain.selector import EVERYTHING, Selector
 from nodesmith.domain.trust import GalleryTrust
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from nodesmith.domain.budget import parse as parse_budget
 from nodesmith.domain.installed import InstalledBackend
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Node, NodeConfinement, NodeStatus, NodeType, Protocol
-from nodesmith.domain.operation import Gauge, Kind, Operation, Phase, Reason, State, StateChange
+from nodesmith.domain.operation import Gauge, Operation, Phase, Reason, State, StateChange
 from nodesmith.store.tables.core import NodeRow, OperationEventRow, OperationRow
 
 _COLUMNS = tuple(NodeRow.__table__.columns.keys())

@@ -27,7 +27,7 @@ from nodesmith.bus.connection import Bus, node_bus
 from nodesmith.bus.reports import NodeReports
 from nodesmith.contracts.http.nodes import RegisterRequest
 from nodesmith.contracts.nats.messages import BackendList, Command, CommandReply, Progress, Result, StopOrder
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from nodesmith.contracts.http.localai import OpStatus
 from nodesmith.contracts.http.operations import Done
 from nodesmith.contracts.temporal.batches import BatchRequest
 from nodesmith.domain.errors import NoAnswer
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 
 router = APIRouter(tags=["LocalAI"])
 

@@ -14,7 +14,8 @@ from nodesmith.contracts.http.localai import DeleteBody
 from nodesmith.contracts.http.operations import InstallRequest, StopBody
 from nodesmith.contracts.http.shared import Message
 from nodesmith.domain.errors import NoAnswer
-from nodesmith.domain.operation import Kind, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import State
 
 router = APIRouter(prefix="/api/nodes", tags=["LocalAI"])
 

@@ -15,7 +15,7 @@ from nodesmith.api.problems import responses
 from nodesmith.api.views.nodes import node_view
 from nodesmith.contracts.http.nodes import Approved, NodeView
 from nodesmith.contracts.http.operations import InstallRequest, JobAccepted
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 
 router = APIRouter(prefix="/api/nodes", tags=["nodes"], dependencies=[Depends(viewer)])
 

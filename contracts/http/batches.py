@@ -8,7 +8,8 @@ from pydantic import Field
 from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.contracts.http.shared import ReasonBody, Shape
 from nodesmith.domain.batch import BatchState
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 
 MOST_TARGETS = 10_000
 

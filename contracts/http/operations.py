@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 from nodesmith.contracts.http.shared import Address, Shape
 from nodesmith.contracts.names import PlainName
 from nodesmith.contracts.nats.messages import CancelMode, Installed, UpgradePolicy
-from nodesmith.domain.operation import Gauge, Kind, Phase, Reason, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Gauge, Phase, Reason, State
 
 
 class InstallRequest(Shape):

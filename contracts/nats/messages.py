@@ -36,7 +36,8 @@ from nodesmith.contracts.nats.readings import (
     Sentence,
     Word,
 )
-from nodesmith.domain.operation import Kind, Phase, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Phase, Reason
 from nodesmith.domain.wire_enum import WireEnum
 
 

@@ -22,9 +22,9 @@ from nodesmith.domain.batch import BatchState, Member, MemberVerdict
 from nodesmith.domain.errors import InvalidRequest, NodesmithError, NotRetryable, OperationEnded, UnknownBatch
 from nodesmith.domain.idempotency import KeyClaim
 from nodesmith.domain.node import Node
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.operation import Reason, State
 from nodesmith.services.batches.planning import BatchPlanner, PlannedBatch, build_of, list_reasons, preview, target
-from nodesmith.services.operations.admission import STARTED, limits_of, operation_policy
+from nodesmith.services.operations.admission import limits_of, operation_policy, started
 from nodesmith.services.operations.idempotency import IdempotencyKeys, KeyedRequest
 from nodesmith.services.operations.intents import Intents, named_uri
 from nodesmith.services.operations.operation_lock import after_start
@@ -32,8 +32,6 @@ from nodesmith.services.operations.orders import Orders, ordered_part, wanted_of
 from nodesmith.services.ports import BatchRegistry, Inventory, NodeRegistry, OperationRuns
 
 DEFAULT_MAX_FAILURES = 3
-STOPS_ON_FAILURES = frozenset({Kind.UPGRADE, Kind.REMOVE, Kind.ROLLBACK})
-"""kinds that stop after a few failures by default"""
 FAILED: frozenset[str] = frozenset({State.FAILED, State.EXPIRED, State.DEAD_LETTER, MemberVerdict.CONFLICT})
 LEFT_OUT: frozenset[str] = frozenset({MemberVerdict.SKIPPED, MemberVerdict.NOTHING_TO_DO})
 """verdicts of members that the plan left out"""
@@ -266,7 +264,7 @@ def _accepted(
         batch_id=batch.batch_id,
         jobID=batch.batch_id,
         statusUrl=f"/api/backends/job/{batch.batch_id}",
-        message=message if repeated else STARTED[batch.wanted.kind],
+        message=message if repeated else started(batch.wanted.kind),
         jobs=dict(jobs),
         skipped=dict(skipped),
         repeated=repeated,
@@ -276,4 +274,4 @@ def _accepted(
 def _max_failures(request: BatchRequest) -> int | None:
     if request.max_failures is not None:
         return request.max_failures
-    return DEFAULT_MAX_FAILURES if request.kind in STOPS_ON_FAILURES else None
+    return DEFAULT_MAX_FAILURES if request.kind.rules.stops_on_failures else None

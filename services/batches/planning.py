@@ -14,11 +14,10 @@ from nodesmith.contracts.temporal.batches import (
 from nodesmith.contracts.temporal.operations import Intent
 from nodesmith.domain.batch import MemberVerdict
 from nodesmith.domain.errors import ConcreteBackend, InvalidRequest, NoBuildForNode, UnknownNode
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Node, NodeStatus, NodeType
-from nodesmith.domain.operation import Kind
 from nodesmith.domain.selector import parse
 from nodesmith.gallery.suitability import capability_of
-from nodesmith.services.operations.admission import CHANGES_INSTALLED, REQUIRES_INSTALLED
 from nodesmith.services.operations.intents import Intents
 from nodesmith.services.ports import Inventory, NodeRegistry
 
@@ -67,7 +66,7 @@ class BatchPlanner:
 
     async def current(self, wanted: Intent, node_ids: Sequence[str]) -> dict[str, str]:
         """Node -> the digest to replace or remove there, for nodes with a current inventory."""
-        if wanted.kind not in CHANGES_INSTALLED:
+        if not wanted.kind.rules.changes_installed:
             return {}
         return await self.inventory.certain(wanted.family, node_ids)
 
@@ -91,7 +90,7 @@ class BatchPlanner:
 
     def _refuse_concrete(self, request: BatchRequest) -> None:
         """Refuse a hardware-specific build unless the request names its nodes."""
-        if request.nodes or request.uri or request.kind is Kind.REMOVE:
+        if request.nodes or request.uri or request.kind.rules.removes:
             return
         alternative = self.intents.catalogue.concrete_alternative(request.backend)
         if alternative is not None:
@@ -163,9 +162,9 @@ def _why_not(
         why = "it waits for approval"
     elif node.drained_at is not None and not on_drained:
         why = "it is drained"
-    elif kind in REQUIRES_INSTALLED and node.id not in having:
+    elif kind.rules.needs_installed and node.id not in having:
         why = f"{family} is not installed there"
-    elif kind is Kind.REMOVE and node.id not in having:
+    elif kind.rules.removes and node.id not in having:
         verdict, why = MemberVerdict.NOTHING_TO_DO, f"{family} is not installed there"
     return _excluded(node, verdict, why) if why else None
 
@@ -175,7 +174,7 @@ def _excluded(node: Node, verdict: MemberVerdict, why: str) -> BatchMember:
 
 
 def _no_targets(kind: Kind, family: str, left_out: Sequence[BatchMember]) -> InvalidRequest:
-    if kind in REQUIRES_INSTALLED:
+    if kind.rules.needs_installed:
         return InvalidRequest(f"{family} is not installed on any of these nodes.", field="nodes")
     return InvalidRequest(f"No node can take part. {list_reasons(left_out)}".rstrip(), field="nodes")
 
@@ -188,7 +187,7 @@ def list_reasons(members: Sequence[BatchMember]) -> str:
 def _planned_member(plan: PlannedBatch, node: Node) -> PlannedMember:
     installed, wanted = plan.installed.get(node.id), plan.builds[build_of(node)]
     same = installed is not None and wanted.sha256 and installed.digest.endswith(wanted.sha256) and not wanted.force
-    brings = wanted.kind in (Kind.INSTALL, Kind.UPGRADE)
+    brings = wanted.kind.rules.needs_artifact
     fits = node.available_disk is None or not brings or node.available_disk > wanted.size
     return PlannedMember(
         node_id=node.id,

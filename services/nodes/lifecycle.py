@@ -14,13 +14,12 @@ from nodesmith.contracts.temporal.operations import CancelRequest
 from nodesmith.domain.errors import UnknownNode
 from nodesmith.domain.node import Node, NodeStatus
 from nodesmith.domain.node import Protocol as Wire
-from nodesmith.domain.operation import Kind, Operation, Reason, State
+from nodesmith.domain.operation import ON_NODE, Operation, Reason, State
 from nodesmith.services.ports import NodeRegistry
 
 log = structlog.get_logger()
 
 NOT_DISPATCHED = frozenset({State.QUEUED, State.WAITING})
-ON_THE_NODE = frozenset({State.RUNNING, State.STILL_INSTALLING})
 REACHABLE = frozenset({NodeStatus.HEALTHY, NodeStatus.DRAINING})
 MONITOR = "fleet monitor"
 
@@ -181,9 +180,9 @@ class Lifecycle:
 def _ends_by_drain(row: Operation, running: DrainPolicy) -> bool:
     if row.state in NOT_DISPATCHED:
         return True
-    return running is DrainPolicy.CANCEL and row.state in ON_THE_NODE and row.kind is not Kind.REMOVE
+    return running is DrainPolicy.CANCEL and row.state in ON_NODE and row.is_cancellable
 
 
 def _is_stoppable(row: Operation) -> bool:
     """Whether the node can stop it: not a removal that runs, nor an operation that is being cancelled already."""
-    return row.kind is not Kind.REMOVE and row.state is not State.CANCELLING
+    return row.kind.rules.cancellable_on_node and row.state is not State.CANCELLING

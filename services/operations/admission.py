@@ -17,23 +17,15 @@ from nodesmith.domain.errors import (
     UnknownOperation,
 )
 from nodesmith.domain.idempotency import KeyClaim
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Node, NodeStatus, NodeType
-from nodesmith.domain.operation import ENDED, Kind, State
+from nodesmith.domain.operation import ENDED, State
 from nodesmith.gallery.suitability import capability_of
 from nodesmith.services.operations.idempotency import IdempotencyKeys, KeyedRequest
 from nodesmith.services.operations.intents import Intents, named_uri
 from nodesmith.services.operations.operation_lock import OperationLock
 from nodesmith.services.operations.orders import Orders, wanted_of
 from nodesmith.services.ports import Inventory, NodeRegistry, Operations
-
-REQUIRES_INSTALLED = frozenset({Kind.UPGRADE, Kind.ROLLBACK})
-CHANGES_INSTALLED = frozenset({*REQUIRES_INSTALLED, Kind.REMOVE})
-STARTED = {
-    Kind.INSTALL: "backend installation started",
-    Kind.UPGRADE: "backend upgrade started",
-    Kind.ROLLBACK: "backend rollback started",
-    Kind.REMOVE: "backend removal started",
-}
 
 
 class Subject(NamedTuple):
@@ -135,7 +127,7 @@ class Admission:
 
     async def _current_digest(self, wanted: Intent, node: Node) -> str:
         """The digest that the order will replace or remove; empty when the inventory may be stale."""
-        if wanted.kind not in CHANGES_INSTALLED:
+        if not wanted.kind.rules.changes_installed:
             return ""
         return (await self.inventory.certain(wanted.family, [node.id])).get(node.id, "")
 
@@ -165,7 +157,7 @@ class Admission:
         return JobAccepted(
             jobID=op_id,
             statusUrl=f"/api/backends/job/{op_id}",
-            message=_joined(subject.kind, kept) if joined else STARTED[subject.kind],
+            message=_joined(subject.kind, kept) if joined else started(subject.kind),
             joined=joined,
             limits_not_applied=kept,
             operation=f"/api/operations/{op_id}",
@@ -188,7 +180,7 @@ class Admission:
 
     async def _refuse_not_installed(self, wanted: Intent, node: Node) -> None:
         """Refuse only if the inventory is current; with a stale one the node itself decides."""
-        if wanted.kind not in REQUIRES_INSTALLED or node.id in await self.inventory.uncertain([node.id]):
+        if not wanted.kind.rules.needs_installed or node.id in await self.inventory.uncertain([node.id]):
             return
         catalogue = self.intents.catalogue
         families = {
@@ -211,9 +203,9 @@ def limits_of(request: InstallRequest) -> Limits:
 
 
 def operation_policy(policy: Policy, kind: Kind, limits: Limits) -> Policy:
-    """Apply the limits of the request; a removal waits for its node without limit by default."""
+    """Apply the limits of the request; some kinds wait for their node without limit by default."""
     asked = {"wait_for_node": limits.wait_for_node_s, "deadline": limits.deadline_s}
-    changes: dict[str, timedelta | int | None] = {"wait_for_node": None} if kind is Kind.REMOVE else {}
+    changes: dict[str, timedelta | int | None] = {"wait_for_node": None} if kind.rules.waits_without_limit else {}
     changes |= {name: timedelta(seconds=seconds) for name, seconds in asked.items() if seconds is not None}
     if limits.max_attempts is not None:
         changes["max_attempts"] = limits.max_attempts
@@ -241,6 +233,10 @@ def admissible(node: Node | None, asked: str, *, on_drained: bool = False) -> No
     if node.drained_at is not None and not on_drained:
         raise NodeDrained(f"Node {node.name} is drained.", node=node.name)
     return node
+
+
+def started(kind: Kind) -> str:
+    return f"backend {kind.rules.noun} started"
 
 
 def _joined(kind: Kind, kept: Sequence[str]) -> str:

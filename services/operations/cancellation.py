@@ -7,7 +7,7 @@ from nodesmith.contracts.http.operations import CancelAccepted, CancelBody
 from nodesmith.contracts.temporal.operations import CancelRequest
 from nodesmith.domain.errors import NotCancellable, OperationEnded, UnknownOperation
 from nodesmith.domain.node import Protocol
-from nodesmith.domain.operation import ENDED, Kind, Operation, State
+from nodesmith.domain.operation import ENDED, Operation, State
 from nodesmith.services.ports import NodeRegistry, OperationRuns, Operations
 
 
@@ -24,7 +24,7 @@ class Cancellation:
             raise UnknownOperation(f"There is no operation {op_id}.", op_id=op_id)
         if row.state in ENDED:
             raise _ended(row)
-        if row.kind is Kind.REMOVE and row.state in (State.RUNNING, State.STILL_INSTALLING) and not body.force:
+        if not row.is_cancellable and not body.force:
             raise NotCancellable(f"Operation {op_id} is removing {row.backend} from {row.node_name} already.")
         request = CancelRequest(op_id=op_id, by=actor, detail=body.reason, mode=body.mode, force=body.force)
         if not await self.runs.cancel(row.workflow_id, request):

@@ -18,7 +18,8 @@ from nodesmith.domain.batch import (
     Member,
     MemberVerdict,
 )
-from nodesmith.domain.operation import Gauge, Kind, Reason, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Gauge, Reason, State
 from nodesmith.store.database import Database
 from nodesmith.store.operations.batch_failures import failures_of
 from nodesmith.store.tables.core import BatchMemberRow, BatchRow, OperationRow

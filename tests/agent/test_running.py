@@ -38,7 +38,8 @@ from nodesmith.contracts.nats.messages import (
     StopBackend,
     UpgradePolicy,
 )
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 from tests.agent.archives import built, regular
 from tests.agent.backends import ECHO, Caller, echo, polite, running, wait_running, with_a_child
 from tests.agent.nodes import LONG, Node, StartAgent

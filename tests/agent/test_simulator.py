@@ -27,7 +27,7 @@ from nodesmith.contracts.nats.messages import (
     StopWhy,
 )
 from nodesmith.domain.errors import NoAnswer, NodeAway
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from tests.agent.nodes import LONG
 from tests.agent.waiting import until
 from tests.agent.web import Web

@@ -23,7 +23,8 @@ from nodesmith.contracts.nats.messages import (
     Resources,
     Result,
 )
-from nodesmith.domain.operation import Kind, Phase, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Phase, Reason
 
 OUTCOME = Outcome(
     op_id="op",

@@ -14,7 +14,7 @@ from nodesmith.contracts.nats.messages import (
     StopOrder,
 )
 from nodesmith.contracts.nats.orders import SignedCommand
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from nodesmith.services.ports import Reports
 
 

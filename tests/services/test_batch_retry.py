@@ -23,8 +23,9 @@ from nodesmith.contracts.temporal.batches import (
 from nodesmith.contracts.temporal.operations import Intent, OperationRequest, Policy, Projection
 from nodesmith.domain.batch import Member
 from nodesmith.domain.errors import IdempotencyKeyReused, NotRetryable, NotSigned
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Node
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.operation import Reason, State
 from nodesmith.domain.trust import GalleryPolicy, GalleryTrust
 from nodesmith.gallery.minisign import SecretKey
 from nodesmith.runtime.temporal import TemporalRuns

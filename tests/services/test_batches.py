@@ -27,8 +27,9 @@ from nodesmith.domain.errors import (
     UnknownBatch,
     UnknownNode,
 )
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Node, Protocol
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.operation import Reason, State
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index
 from nodesmith.gallery.tags import RegistryTags
@@ -107,6 +108,13 @@ async def test_meta_resolves_to_one_pinned_build_per_hardware(
     plan = await service._plan(BatchRequest(backend="engine", nodes=[plain.name, gpu.name]))
     assert {name: build.sha256[0] for name, build in plan.builds.items()} == {"default": "a", "nvidia": "b"}
     assert {build.family for build in plan.builds.values()} == {"engine"}
+
+
+async def test_unknown_kind_is_refused_before_anything_starts(service: BatchService, join: Join) -> None:
+    node = await join()
+    asked = BatchRequest.model_validate({"kind": "dance", "backend": "engine", "nodes": [node.name]})
+    with pytest.raises(InvalidRequest, match="use one of install, upgrade, rollback, remove"):
+        await service.start(asked, actor="ada")
 
 
 @pytest.mark.parametrize("where", [{"everywhere": True}, {"selector": "zone=a"}])

@@ -9,8 +9,9 @@ from nodesmith.contracts.http.nodes import DrainPolicy
 from nodesmith.contracts.nats.messages import Heartbeat, StopOrder, StopWhy
 from nodesmith.contracts.temporal.operations import CancelRequest, OperationRequest
 from nodesmith.domain.errors import NodeRemoved, ServiceUnavailable, UnknownNode
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Node, NodeStatus
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.operation import Reason, State
 from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.nodes.registration import Registration
 from nodesmith.store.database import Database

@@ -22,8 +22,9 @@ from nodesmith.contracts.nats.messages import (
 from nodesmith.contracts.nats.orders import SignedCommand
 from nodesmith.contracts.temporal.operations import Run
 from nodesmith.domain.errors import NodeAway, ServiceUnavailable
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Node, NodeStatus
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.operation import Reason, State
 from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.services.nodes.identity import DuplicateIdentities
 from nodesmith.services.nodes.lifecycle import Lifecycle

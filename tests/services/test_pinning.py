@@ -12,8 +12,9 @@ from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.contracts.temporal.batches import BatchRequest
 from nodesmith.contracts.temporal.operations import Policy, Projection, operation_workflow_id
 from nodesmith.domain.errors import NodesmithError, OperationConflict, RegistryDenied, RegistryDown, UnknownArtifact
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Node
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.operation import Reason, State
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index
 from nodesmith.gallery.tags import RegistryTags
