@@ -21,7 +21,8 @@ from nodesmith.contracts.temporal.batches import (
     member_request,
 )
 from nodesmith.contracts.temporal.operations import CancelRequest, OperationInput
-from nodesmith.domain.errors import NodeDrained, NodeNotApproved, NodeNotForBackends, OperationConflict, UnknownNode
+from nodesmith.domain.eligibility import REFUSALS
+from nodesmith.domain.errors import OperationConflict
 from nodesmith.domain.node import Node
 from nodesmith.domain.operation import ENDED, Reason, State
 from nodesmith.services.operations.admission import admissible
@@ -122,7 +123,7 @@ class BatchActivities:
             return member.model_copy(
                 update={"op_id": None, "verdict": MemberVerdict.CONFLICT, "detail": conflict.message}
             )
-        except (UnknownNode, NodeNotApproved, NodeNotForBackends, NodeDrained) as refusal:
+        except REFUSALS as refusal:
             return member.model_copy(
                 update={"op_id": None, "verdict": MemberVerdict.REFUSED, "detail": refusal.message}
             )

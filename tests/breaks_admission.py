@@ -34,13 +34,13 @@ async def _retry_no_dead_letters(original: Any, self: Any, op_id: str, **rest: A
 
 
 def _let_pending_through(original: Any, node: Any, asked: str, *, on_drained: bool = False) -> Any:
-    if node is not None and node.status is names_of(original).NodeStatus.PENDING:
+    if node is not None and node.approved_at is None:
         return node
     return original(node, asked, on_drained=on_drained)
 
 
 def _ask_agent_nodes(original: Any, node: Any, family: str, having: Any, **rest: Any) -> Any:
-    if node.node_type is not names_of(original).NodeType.BACKEND:
+    if node.node_type != "backend":
         return None
     return original(node, family, having, **rest)
 

@@ -13,9 +13,10 @@ from nodesmith.contracts.temporal.batches import (
 )
 from nodesmith.contracts.temporal.operations import Intent
 from nodesmith.domain.batch import MemberVerdict
+from nodesmith.domain.eligibility import RULES, obstacle
 from nodesmith.domain.errors import ConcreteBackend, InvalidRequest, NoBuildForNode, UnknownNode
 from nodesmith.domain.kinds import Kind
-from nodesmith.domain.node import Node, NodeStatus, NodeType
+from nodesmith.domain.node import Node
 from nodesmith.domain.selector import parse
 from nodesmith.gallery.suitability import capability_of
 from nodesmith.services.operations.intents import Intents
@@ -156,12 +157,8 @@ def _why_not(
 ) -> BatchMember | None:
     """The verdict and reason when this node is left out; None when it takes part."""
     verdict, why = MemberVerdict.SKIPPED, ""
-    if node.node_type is not NodeType.BACKEND:
-        why = f"it is of type {node.node_type} and runs no backends"
-    elif node.status is NodeStatus.PENDING:
-        why = "it waits for approval"
-    elif node.drained_at is not None and not on_drained:
-        why = "it is drained"
+    if (found := obstacle(node, on_drained=on_drained)) is not None:
+        why = f"it {RULES[found].tell(node)}"
     elif kind.rules.needs_installed and node.id not in having:
         why = f"{family} is not installed there"
     elif kind.rules.removes and node.id not in having:

@@ -13,9 +13,10 @@ from nodesmith.contracts.http.localai import (
     KnownBackend,
     NodeBackendRef,
 )
+from nodesmith.domain.eligibility import obstacle
 from nodesmith.domain.errors import NoBuildForNode
 from nodesmith.domain.identity import family_of
-from nodesmith.domain.node import Node, NodeStatus, NodeType
+from nodesmith.domain.node import Node, NodeStatus
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.entries import Entry
 from nodesmith.gallery.suitability import Suitability, capability_of, suitability
@@ -140,7 +141,7 @@ def _choices(catalogue: Catalogue) -> list[Entry]:
 
 
 def _is_candidate(node: Node) -> bool:
-    return node.node_type is NodeType.BACKEND and node.status is NodeStatus.HEALTHY
+    return obstacle(node) is None and node.status is NodeStatus.HEALTHY
 
 
 def _capability(node: Node) -> str:

@@ -10,8 +10,9 @@ import structlog
 
 from nodesmith.contracts.http.inventory import BackendSpread, NodeInventory
 from nodesmith.contracts.nats.messages import Installed
+from nodesmith.domain.eligibility import runs_backends
 from nodesmith.domain.errors import NoAnswer, NodesmithError
-from nodesmith.domain.node import Node, NodeType
+from nodesmith.domain.node import Node
 from nodesmith.domain.selector import EVERYTHING, Selector
 from nodesmith.services.ports import InventoryTable, NodeLink
 
@@ -50,7 +51,7 @@ class Inventory:
 
     async def refresh(self, node: Node) -> list[Installed]:
         """Ask the node for its list and store it; raises when the node does not answer."""
-        if node.node_type is not NodeType.BACKEND:
+        if not runs_backends(node):
             return []
         asked_at = self.clock()
         answer = await self.link.list_backends(node.id, within=ANSWER_S)

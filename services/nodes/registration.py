@@ -11,6 +11,7 @@ from typing import Protocol
 from nodesmith.contracts.http.nodes import RegisterRequest, RegisterResponse
 from nodesmith.contracts.nats.messages import StopWhy
 from nodesmith.domain.audit_change import AuditChange
+from nodesmith.domain.eligibility import obstacle
 from nodesmith.domain.errors import (
     IdentityInUse,
     InvalidRequest,
@@ -23,7 +24,7 @@ from nodesmith.domain.errors import (
     UnknownNode,
 )
 from nodesmith.domain.names import is_plain
-from nodesmith.domain.node import NatsCredential, Node, NodeStatus, NodeType
+from nodesmith.domain.node import NatsCredential, Node, NodeType
 from nodesmith.domain.node import Protocol as Wire
 from nodesmith.domain.secrets import hash_token, same
 from nodesmith.services.access.invites import AuditTrail, Invites, is_invite
@@ -224,7 +225,7 @@ class Registration:
             trust_version=self.trusted.version,
             newest_orders=await self._newest_orders(node),
         )
-        if node.status is NodeStatus.PENDING or node.node_type is not NodeType.BACKEND:
+        if obstacle(node, on_drained=True) is not None:
             return plain
         key = (await self.nodes.keys_of([node.id])).get(node.id)
         if key is None or not (key.public or key.protocol is Wire.LOCALAI):

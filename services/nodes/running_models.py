@@ -28,17 +28,17 @@ from nodesmith.contracts.nats.messages import (
     RunningModels,
     StopBackend,
 )
+from nodesmith.domain.eligibility import RULES, Obstacle, obstacle, runs_backends
 from nodesmith.domain.errors import (
     LinkDown,
     NoAnswer,
     NodeAway,
     NodeCannot,
-    NodeNotForBackends,
     NodesmithError,
     ServiceUnavailable,
     UnknownBackend,
 )
-from nodesmith.domain.node import Node, NodeStatus, NodeType
+from nodesmith.domain.node import Node, NodeStatus
 from nodesmith.domain.node import Protocol as Wire
 from nodesmith.services.ports import BackendProcesses
 
@@ -72,7 +72,7 @@ class NodeModels:
 
     async def running(self, node: Node, *, within: float = TIMEOUT_S) -> list[NodeModel]:
         """The models that run on the node now; none on a node without backends."""
-        if node.node_type is not NodeType.BACKEND:
+        if not runs_backends(node):
             return []
         now = self.clock()
         return [_view(node, model, now) for model in await self._models(node, within)]
@@ -114,7 +114,7 @@ class NodeModels:
                 return _not_unloaded(unloaded, UnloadResult.FAILED, error)
             return unloaded.model_copy(update={"replicas": len(held)})
 
-        asked = (node for node in nodes if node.node_type is NodeType.BACKEND and node.status is not NodeStatus.PENDING)
+        asked = (node for node in nodes if obstacle(node, on_drained=True) is None)
         unloaded = sorted(filter(None, await _ask_all(unload, asked)), key=lambda each: each.node_name)
         view = UnloadView(message="", model_name=name, nodes=unloaded)
         return view.model_copy(update={"message": _message(view)})
@@ -253,8 +253,8 @@ def _refuse(node: Node, error: str) -> None:
 
 
 def _refuse_other_types(node: Node) -> None:
-    if node.node_type is not NodeType.BACKEND:
-        raise NodeNotForBackends(f"Node {node.name} is of type {node.node_type} and runs no backends.", node=node.name)
+    if not runs_backends(node):
+        raise RULES[Obstacle.NOT_FOR_BACKENDS].refusal(node)
 
 
 def _key(model: RunningModel) -> str:

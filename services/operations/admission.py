@@ -7,10 +7,8 @@ from typing import NamedTuple
 
 from nodesmith.contracts.http.operations import InstallRequest, JobAccepted, RetryBody
 from nodesmith.contracts.temporal.operations import Intent, Limits, OperationInput, OperationRequest, Policy
+from nodesmith.domain.eligibility import RULES, obstacle
 from nodesmith.domain.errors import (
-    NodeDrained,
-    NodeNotApproved,
-    NodeNotForBackends,
     NotInstalled,
     NotRetryable,
     UnknownNode,
@@ -18,7 +16,7 @@ from nodesmith.domain.errors import (
 )
 from nodesmith.domain.idempotency import KeyClaim
 from nodesmith.domain.kinds import Kind
-from nodesmith.domain.node import Node, NodeStatus, NodeType
+from nodesmith.domain.node import Node
 from nodesmith.domain.operation import ENDED, State
 from nodesmith.gallery.suitability import capability_of
 from nodesmith.services.operations.idempotency import IdempotencyKeys, KeyedRequest
@@ -226,12 +224,8 @@ def known(node: Node | None, asked: str) -> Node:
 def admissible(node: Node | None, asked: str, *, on_drained: bool = False) -> Node:
     """Return the node if it accepts operations, else raise; an offline node accepts them too."""
     node = known(node, asked)
-    if node.node_type is not NodeType.BACKEND:
-        raise NodeNotForBackends(f"Node {node.name} is of type {node.node_type} and runs no backends.", node=node.name)
-    if node.status is NodeStatus.PENDING:
-        raise NodeNotApproved(f"Node {node.name} waits for approval.", node=node.name)
-    if node.drained_at is not None and not on_drained:
-        raise NodeDrained(f"Node {node.name} is drained.", node=node.name)
+    if (why := obstacle(node, on_drained=on_drained)) is not None:
+        raise RULES[why].refusal(node)
     return node
 
 

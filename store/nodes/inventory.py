@@ -9,12 +9,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from nodesmith.contracts.http.inventory import BackendBuild, BackendSpread, DifferingNode
 from nodesmith.contracts.nats.messages import Installed
+from nodesmith.domain.eligibility import Obstacle
 from nodesmith.domain.identity import family_of
-from nodesmith.domain.node import Node, NodeStatus, NodeType
+from nodesmith.domain.node import Node, NodeStatus
 from nodesmith.domain.selector import EVERYTHING, Selector
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
 from nodesmith.store.entities import node_of
+from nodesmith.store.nodes.eligibility import hindered_by
 from nodesmith.store.nodes.labels import selector_condition
 from nodesmith.store.nodes.nodes import select_nodes, status_expression
 from nodesmith.store.tables.core import NodeRow, OperationRow
@@ -114,7 +116,7 @@ class InventoryTable:
         scan = InventoryScanRow
         wanted = select_nodes(now).outerjoin(scan, scan.node_id == NodeRow.id)
         wanted = wanted.where(
-            NodeRow.node_type == str(NodeType.BACKEND),
+            ~hindered_by(Obstacle.NOT_FOR_BACKENDS),
             NodeRow.id.not_in(skip),
             status_expression(now).in_([str(status) for status in _ANSWERING]),
             _may_be_stale(now),

@@ -8,10 +8,12 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from nodesmith.contracts.nats.messages import StopWhy
+from nodesmith.domain.eligibility import Obstacle
 from nodesmith.domain.operation import OPEN, Operation
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
 from nodesmith.store.entities import operation_of
+from nodesmith.store.nodes.eligibility import hindered_by
 from nodesmith.store.nodes.nats_credentials import revoke_all
 from nodesmith.store.tables.core import NodeRow, OperationRow, RetiredCredentialRow, one_of
 
@@ -108,7 +110,11 @@ class NodeLife:
     async def stranded(self) -> Sequence[tuple[Operation, bool]]:
         """Open operations of removed nodes (True), and undispatched ones admitted before a drain (False)."""
         node_exists = exists().where(NodeRow.id == OperationRow.node_id)
-        drained_since = exists().where(NodeRow.id == OperationRow.node_id, NodeRow.drained_at > OperationRow.created_at)
+        drained_since = exists().where(
+            NodeRow.id == OperationRow.node_id,
+            hindered_by(Obstacle.DRAINED),
+            NodeRow.drained_at > OperationRow.created_at,
+        )
         overtaken = drained_since & OperationRow.dispatched_at.is_(None)
         wanted = select(OperationRow, ~node_exists).where(_IS_OPEN, or_(~node_exists, overtaken))
         now = self._clock()

@@ -25,12 +25,14 @@ from sqlalchemy.sql.selectable import ScalarSelect
 
 from nodesmith.contracts.http.nodes import RegisterRequest
 from nodesmith.contracts.nats.messages import Heartbeat, Resources
+from nodesmith.domain.eligibility import Obstacle
 from nodesmith.domain.errors import NameTaken
 from nodesmith.domain.node import SILENT_AFTER, Node, NodeKey, NodeStatus, Protocol, ReportingNode
 from nodesmith.domain.operation import OPEN
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
 from nodesmith.store.entities import node_of
+from nodesmith.store.nodes.eligibility import hindered_by
 from nodesmith.store.nodes.labels import labels_of_node, write_reported
 from nodesmith.store.tables.core import HeartbeatSinkRow, NodeRow, OperationRow, one_of
 from nodesmith.store.text import storable
@@ -165,7 +167,7 @@ class Nodes:
 
     async def pending(self) -> int:
         """How many nodes wait for approval."""
-        waiting = select(func.count()).select_from(NodeRow).where(NodeRow.approved_at.is_(None))
+        waiting = select(func.count()).select_from(NodeRow).where(hindered_by(Obstacle.NOT_APPROVED))
         async with self._database.reading() as session:
             return await session.scalar(waiting) or 0
 
