@@ -24,9 +24,9 @@ from nodesmith.contracts.nats.messages import (
     Message,
     OpQuestion,
     OpReply,
-    StopOrder,
 )
 from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.contracts.nats.presence import StopOrder
 from nodesmith.domain.errors import NoAnswer
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Reason

@@ -14,7 +14,6 @@ from nodesmith.contracts.nats.messages import (
     CancelReply,
     Command,
     CommandReply,
-    Heartbeat,
     Installed,
     OpReply,
     Outcome,
@@ -22,6 +21,7 @@ from nodesmith.contracts.nats.messages import (
     StopBackend,
 )
 from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.contracts.temporal.batches import BatchInput, BatchMember, BatchOrder, CloseBatch
 from nodesmith.contracts.temporal.dispatch import Permit
 from nodesmith.contracts.temporal.operations import (

@@ -32,17 +32,15 @@ from nodesmith.contracts.nats.messages import (
     CancelReply,
     Command,
     CommandReply,
-    Heartbeat,
     Installed,
     OpQuestion,
     OpReply,
     Outcome,
     Progress,
-    Resources,
     Result,
-    StopOrder,
 )
 from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.contracts.nats.presence import Heartbeat, Resources, StopOrder
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Protocol
 from nodesmith.domain.operation import Phase, Reason

@@ -19,7 +19,7 @@ from nodesmith.contracts.http.models import (
     NodeModel,
 )
 from nodesmith.contracts.http.shared import Message
-from nodesmith.contracts.nats.messages import LogsQuestion
+from nodesmith.contracts.nats.running_models import LogsQuestion
 
 router = APIRouter(prefix="/api/nodes", tags=["models and logs"], dependencies=[Depends(viewer)])
 

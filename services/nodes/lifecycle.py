@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 
 from nodesmith.contracts.http.nodes import DrainPolicy, LifecycleChanged
-from nodesmith.contracts.nats.messages import StopOrder, StopWhy
+from nodesmith.contracts.nats.presence import StopOrder, StopWhy
 from nodesmith.contracts.temporal.operations import CancelRequest
 from nodesmith.domain.errors import UnknownNode
 from nodesmith.domain.node import Node, NodeStatus

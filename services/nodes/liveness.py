@@ -8,7 +8,8 @@ from typing import Protocol
 
 import structlog
 
-from nodesmith.contracts.nats.messages import CancelAnswer, CancelCommand, Heartbeat
+from nodesmith.contracts.nats.messages import CancelAnswer, CancelCommand
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.contracts.temporal.operations import Run
 from nodesmith.domain.errors import NoAnswer, NodeAway, NodesmithError, ServiceUnavailable
 from nodesmith.domain.node import ReportingNode

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from nodesmith.contracts.http.nodes import RegisterRequest, RegisterResponse
-from nodesmith.contracts.nats.messages import StopWhy
+from nodesmith.contracts.nats.presence import StopWhy
 from nodesmith.domain.audit_change import AuditChange
 from nodesmith.domain.eligibility import obstacle
 from nodesmith.domain.errors import (

@@ -18,7 +18,8 @@ from nodesmith.contracts.http.models import (
     UnloadView,
 )
 from nodesmith.contracts.http.shared import Message
-from nodesmith.contracts.nats.messages import (
+from nodesmith.contracts.nats.messages import StopBackend
+from nodesmith.contracts.nats.running_models import (
     LogsQuestion,
     LogsReply,
     ModelQuestion,
@@ -26,7 +27,6 @@ from nodesmith.contracts.nats.messages import (
     ModelStopped,
     RunningModel,
     RunningModels,
-    StopBackend,
 )
 from nodesmith.domain.eligibility import RULES, Obstacle, obstacle, runs_backends
 from nodesmith.domain.errors import (

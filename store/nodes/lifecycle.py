@@ -7,7 +7,7 @@ from sqlalchemy import delete, exists, func, literal_column, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from nodesmith.contracts.nats.messages import StopWhy
+from nodesmith.contracts.nats.presence import StopWhy
 from nodesmith.domain.eligibility import Obstacle
 from nodesmith.domain.operation import OPEN, Operation
 from nodesmith.store.clock import Clock, utc_now

@@ -24,7 +24,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.sql.selectable import ScalarSelect
 
 from nodesmith.contracts.http.nodes import RegisterRequest
-from nodesmith.contracts.nats.messages import Heartbeat, Resources
+from nodesmith.contracts.nats.presence import Heartbeat, Resources
 from nodesmith.domain.eligibility import Obstacle
 from nodesmith.domain.errors import NameTaken
 from nodesmith.domain.node import SILENT_AFTER, Node, NodeKey, NodeStatus, Protocol, ReportingNode

@@ -27,9 +27,9 @@ from nodesmith.contracts.nats.messages import (
     Outcome,
     Progress,
     Result,
-    StopOrder,
 )
 from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.contracts.nats.presence import StopOrder
 from nodesmith.contracts.temporal.dispatch import (
     Accepted,
     Busy,

@@ -23,9 +23,8 @@ from nodesmith.contracts.nats.messages import (
     Outcome,
     Progress,
     Result,
-    StopOrder,
-    StopWhy,
 )
+from nodesmith.contracts.nats.presence import StopOrder, StopWhy
 from nodesmith.domain.errors import NoAnswer, NodeAway
 from nodesmith.domain.kinds import Kind
 from tests.agent.nodes import LONG

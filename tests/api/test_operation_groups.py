@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from nodesmith.contracts.nats.messages import Command, Heartbeat, Progress
+from nodesmith.contracts.nats.messages import Command, Progress
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.contracts.temporal.batches import (
     BatchInput,
     BatchMember,

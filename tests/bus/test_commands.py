@@ -22,9 +22,9 @@ from nodesmith.contracts.nats.messages import (
     NodeOperationStatus,
     OpQuestion,
     OpReply,
-    StopOrder,
 )
 from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.contracts.nats.presence import StopOrder
 from nodesmith.domain.errors import NoAnswer, NodeAway
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Reason

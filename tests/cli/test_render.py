@@ -10,7 +10,8 @@ from nodesmith.cli.output import render
 from nodesmith.cli.output.watch import summary
 from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.http.operations import OperationDetail, OperationEvent, OperationView, ProgressView
-from nodesmith.contracts.nats.messages import BackendConfinement, Installed
+from nodesmith.contracts.nats.messages import Installed
+from nodesmith.contracts.nats.presence import BackendConfinement
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import NodeStatus, NodeType, Protocol
 from nodesmith.domain.operation import Phase, Reason, State

@@ -12,7 +12,6 @@ from nodesmith.contracts.nats.messages import (
     CancelReply,
     Command,
     CommandReply,
-    Heartbeat,
     Installed,
     Message,
     NodeOperationStatus,
@@ -20,9 +19,9 @@ from nodesmith.contracts.nats.messages import (
     OpReply,
     Outcome,
     Progress,
-    Resources,
     Result,
 )
+from nodesmith.contracts.nats.presence import Heartbeat, Resources
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Phase, Reason
 

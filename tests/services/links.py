@@ -11,9 +11,9 @@ from nodesmith.contracts.nats.messages import (
     CommandReply,
     OpReply,
     Outcome,
-    StopOrder,
 )
 from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.contracts.nats.presence import StopOrder
 from nodesmith.domain.kinds import Kind
 from nodesmith.services.ports import Reports
 

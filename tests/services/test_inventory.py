@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from nodesmith.contracts.nats.messages import BackendList, Heartbeat, Installed
+from nodesmith.contracts.nats.messages import BackendList, Installed
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.errors import NoAnswer, NodeAway
 from nodesmith.domain.node import Node
 from nodesmith.domain.operation import State

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from nodesmith.contracts.http.nodes import DrainPolicy
-from nodesmith.contracts.nats.messages import Heartbeat, StopOrder, StopWhy
+from nodesmith.contracts.nats.presence import Heartbeat, StopOrder, StopWhy
 from nodesmith.contracts.temporal.operations import CancelRequest, OperationRequest
 from nodesmith.domain.errors import NodeRemoved, ServiceUnavailable, UnknownNode
 from nodesmith.domain.kinds import Kind

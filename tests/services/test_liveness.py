@@ -12,14 +12,12 @@ from nodesmith.contracts.nats.messages import (
     CancelReply,
     Command,
     CommandReply,
-    Heartbeat,
     OpReply,
     Outcome,
     Result,
-    StopOrder,
-    StopWhy,
 )
 from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.contracts.nats.presence import Heartbeat, StopOrder, StopWhy
 from nodesmith.contracts.temporal.operations import Run
 from nodesmith.domain.errors import NodeAway, ServiceUnavailable
 from nodesmith.domain.kinds import Kind

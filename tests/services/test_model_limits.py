@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nodesmith.contracts.http.models import ModelStopBody
-from nodesmith.contracts.nats.messages import ModelQuestion, ModelReply, ModelStopped, RunningModel, RunningModels
+from nodesmith.contracts.nats.running_models import ModelQuestion, ModelReply, ModelStopped, RunningModel, RunningModels
 from nodesmith.domain.node import Node, NodeStatus, NodeType, Protocol
 from nodesmith.services.nodes.running_models import NodeModels
 

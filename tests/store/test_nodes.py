@@ -12,7 +12,7 @@ from sqlalchemy import insert, select
 
 from nodesmith.api.views.nodes import node_view
 from nodesmith.contracts.http.nodes import RegisterRequest
-from nodesmith.contracts.nats.messages import BackendConfinement, Heartbeat, Resources
+from nodesmith.contracts.nats.presence import BackendConfinement, Heartbeat, Resources
 from nodesmith.domain.errors import NameTaken
 from nodesmith.domain.node import NodeFacts, NodeStatus, Protocol, status_of
 from nodesmith.domain.operation import State

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from nodesmith.api.views.nodes import node_view
 from nodesmith.api.views.operations import operation_view
-from nodesmith.contracts.nats.messages import Heartbeat, Installed, Outcome, Progress
+from nodesmith.contracts.nats.messages import Installed, Outcome, Progress
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.operation import State
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
