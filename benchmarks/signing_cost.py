@@ -28,8 +28,8 @@ from nodesmith.bus.nkeys import KeyPair, Role
 from nodesmith.bus.signing import ReportSigner, Signatures, Signed
 from nodesmith.contracts.nats.messages import CommandReply, Outcome, Result
 from nodesmith.contracts.nats.orders import Order, SignedCommand
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import NatsCredential, NodeKey, Protocol
-from nodesmith.domain.operation import Kind
 from nodesmith.runtime.keyring import Keyring, create_keys, now_ms
 
 ROUNDS = 5

@@ -19,6 +19,7 @@ PACKAGES = sorted(link.name for link in PACKAGE.iterdir() if link.is_symlink())
 """the product's folders: `nodesmith.<folder>` is a symbolic link to each"""
 BESIDE = {"tests", "benchmarks", "src"}
 """folders with Python code outside the product, and the folder of the symbolic links"""
+LONGEST_MODULE = 350
 
 
 def committed_files() -> list[Path]:
@@ -67,6 +68,11 @@ def test_every_package_marker_is_empty() -> None:
 def test_no_folder_has_a_catch_all_name() -> None:
     drawers = {"utils", "util", "common", "helpers", "misc"}
     assert not [path for path in sources() if drawers & {path.stem, *path.relative_to(ROOT).parts}]
+
+
+def test_no_module_of_the_product_is_longer_than_350_lines() -> None:
+    modules = [path for path in sources() if top_folder(path) in PACKAGES]
+    assert not {path.name: lines for path in modules if (lines := len(path.read_text().splitlines())) > LONGEST_MODULE}
 
 
 def test_every_test_folder_is_a_package() -> None:

@@ -74,9 +74,7 @@ def test_ambiguous_test_name_is_resolved_by_its_file() -> None:
 
 
 def test_break_that_changes_nothing_is_an_error() -> None:
-    same = Break(
-        ("none",), "nothing", "nodesmith.services.batches.planning:REQUIRES_INSTALLED", lambda kinds: kinds, tests=()
-    )
+    same = Break(("none",), "nothing", "nodesmith.domain.kinds:RULES", lambda rows: rows, tests=())
     with pytest.raises(Unresolvable, match="changes nothing"):
         check(same)
 

@@ -8,7 +8,8 @@ import structlog
 from nodesmith.agent.link.trust import KeyExpired, PinnedTrust, UnknownKey
 from nodesmith.contracts.nats.messages import Answer, Command, CommandReply, Signed
 from nodesmith.contracts.nats.orders import Order, Request, SignedCommand
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 from nodesmith.runtime.signing import ORDER, REQUEST, BadSignature
 from nodesmith.runtime.trust_lists import NotTrusted
 

@@ -10,15 +10,15 @@ from nodesmith.api.auth import Operator, require_uri_right, viewer
 from nodesmith.api.batch_start import start_batch
 from nodesmith.api.dependencies import Deps, IdempotencyKey
 from nodesmith.api.problems import responses
+from nodesmith.api.views.batches import batch_detail, batch_view
+from nodesmith.contracts.http.batches import BatchDetail, BatchView
 from nodesmith.contracts.http.operations import HoldBody, HoldView
 from nodesmith.contracts.http.shared import Message, ReasonBody
 from nodesmith.contracts.temporal.batches import (
     BatchAccepted,
-    BatchDetail,
     BatchPlan,
     BatchRequest,
     BatchRetry,
-    BatchView,
     batch_workflow_id,
 )
 from nodesmith.domain.errors import UnknownBatch
@@ -54,7 +54,7 @@ async def start(
 
 @router.get("/batches", responses=responses(400))
 async def list_batches(deps: Deps, *, open_only: OpenOnly = False, limit: Limit = 100) -> list[BatchView]:
-    return [_with_link(deps, each) for each in await deps.batches.listing(open_only=open_only, limit=limit)]
+    return [_with_link(deps, batch_view(each)) for each in await deps.batches.listing(open_only=open_only, limit=limit)]
 
 
 @router.get("/batches/{batch_id}", responses=responses(400, 404))
@@ -63,7 +63,7 @@ async def get_batch(batch_id: BatchId, deps: Deps) -> BatchDetail:
     found = await deps.batches.detail(batch_id)
     if found is None:
         raise UnknownBatch(f"There is no batch {batch_id}.", batch=batch_id)
-    return _with_link(deps, found)
+    return _with_link(deps, batch_detail(found))
 
 
 @router.post("/batches/{batch_id}/retry", status_code=202, responses=responses(400, 404, 409))

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query
 
 from nodesmith.api.auth import Admin, Operator, admin, operator
 from nodesmith.api.dependencies import Deps
-from nodesmith.api.node_lookup import Node
+from nodesmith.api.node_lookup import NodeName
 from nodesmith.api.problems import responses
 from nodesmith.contracts.http.nodes import DrainPolicy, LifecycleChanged
 from nodesmith.contracts.http.shared import ReasonBody
@@ -23,7 +23,7 @@ Why = Annotated[str, Query(max_length=500, description="Reason for the change, k
 
 @router.post("/{node}/drain", responses=responses(400, 404))
 async def drain(
-    node: Node, deps: Deps, actor: Operator, body: ReasonBody | None = None, running: OfRunning = DrainPolicy.FINISH
+    node: NodeName, deps: Deps, actor: Operator, body: ReasonBody | None = None, running: OfRunning = DrainPolicy.FINISH
 ) -> LifecycleChanged:
     """Give the node no new work until it is resumed. What has not begun ends as `cancelled: node drained`."""
     if running is DrainPolicy.UNKNOWN:
@@ -32,20 +32,20 @@ async def drain(
 
 
 @router.post("/{node}/resume", dependencies=[Depends(operator)], responses=responses(400, 404))
-async def resume(node: Node, deps: Deps, body: ReasonBody | None = None) -> LifecycleChanged:
+async def resume(node: NodeName, deps: Deps, body: ReasonBody | None = None) -> LifecycleChanged:
     """End a drain. This does not approve a pending node."""
     del body  # the audit trail reads it
     return await deps.lifecycle.resume(node)
 
 
 @router.delete("/{node}", responses=responses(400, 404))
-async def remove(node: Node, deps: Deps, actor: Admin, reason: Why = "") -> LifecycleChanged:
+async def remove(node: NodeName, deps: Deps, actor: Admin, reason: Why = "") -> LifecycleChanged:
     """Remove a node: its operations end, its labels and inventory are deleted, history stays, its agent is stopped."""
     return await deps.lifecycle.remove(node, actor=actor, reason=reason)
 
 
 @router.post("/{node}/reset-credential", dependencies=[Depends(admin)], responses=responses(400, 404))
-async def reset_credential(node: Node, deps: Deps, body: ReasonBody | None = None) -> LifecycleChanged:
+async def reset_credential(node: NodeName, deps: Deps, body: ReasonBody | None = None) -> LifecycleChanged:
     """Release the name for another machine, which then waits for approval."""
     del body  # the audit trail reads it
     return await deps.lifecycle.reset_credential(node)

@@ -3,11 +3,11 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import TypeAdapter
 
 from nodesmith.api.auth import viewer
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.problems import responses
+from nodesmith.api.views.nodes import nodes_json
 from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.domain.errors import InvalidRequest
 from nodesmith.domain.identity import family_of
@@ -44,7 +44,6 @@ _HEADERS = {
     NEXT: {"description": "The cursor of the next page; absent on the last.", "schema": {"type": "string"}},
     "Link": {"description": '`rel="next"`: the next page.', "schema": {"type": "string"}},
 }
-_NODES = TypeAdapter(list[NodeView])
 
 
 @router.get("", response_model=list[NodeView], responses={200: {"headers": _HEADERS}, **responses(400)})
@@ -71,7 +70,7 @@ async def list_nodes(
         cursor=cursor,
     )
     page = await deps.node_list.page(query)
-    return Response(_NODES.dump_json(page.nodes), media_type="application/json", headers=_headers(request, page))
+    return Response(nodes_json(page.nodes), media_type="application/json", headers=_headers(request, page))
 
 
 def _known(statuses: list[NodeStatus]) -> tuple[NodeStatus, ...]:

@@ -10,18 +10,19 @@ from fastapi import APIRouter, Depends, Request
 from nodesmith.api import auditing
 from nodesmith.api.auth import Operator, admin, require_uri_right, viewer
 from nodesmith.api.dependencies import Deps, IdempotencyKey
-from nodesmith.api.node_lookup import Node, known_node
+from nodesmith.api.node_lookup import NodeName, known_node
 from nodesmith.api.problems import responses
+from nodesmith.api.views.nodes import node_view
 from nodesmith.contracts.http.nodes import Approved, NodeView
 from nodesmith.contracts.http.operations import InstallRequest, JobAccepted
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 
 router = APIRouter(prefix="/api/nodes", tags=["nodes"], dependencies=[Depends(viewer)])
 
 
 @router.get("/{node}", responses=responses(400, 404))
-async def get_node(node: Node, deps: Deps) -> NodeView:
-    return await known_node(deps, node)
+async def get_node(node: NodeName, deps: Deps) -> NodeView:
+    return node_view(await known_node(deps, node))
 
 
 @router.post(
@@ -30,7 +31,7 @@ async def get_node(node: Node, deps: Deps) -> NodeView:
     dependencies=[Depends(admin)],
     responses=responses(400, 404),
 )
-async def approve(node: Node, deps: Deps) -> Approved:
+async def approve(node: NodeName, deps: Deps) -> Approved:
     """Admit a node that has registered."""
     response = await deps.registration.approve(node)
     return Approved(**response.model_dump())
@@ -55,7 +56,7 @@ class NodeOrder:
 async def node_order(
     *,
     http: Request,
-    node: Node,
+    node: NodeName,
     request: InstallRequest,
     deps: Deps,
     actor: Operator,

@@ -10,6 +10,7 @@ from nodesmith.api.auth import Admin, Operator, viewer
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.localai_views import history_entry
 from nodesmith.api.problems import responses
+from nodesmith.api.views.operations import operation_view
 from nodesmith.contracts.http.operations import BulkBody, BulkResult, Done, HistoryPage, OperationFilter, PendingView
 from nodesmith.domain.errors import InvalidRequest
 from nodesmith.domain.operation import State
@@ -43,7 +44,9 @@ async def get_history(
     wanted = _checked(OperationFilter(node=node, backend=backend, state=state, batch=batch))
     times = {"since": _aware(since, "since"), "until": _aware(until, "until")}
     found, following = await deps.history.page(wanted, **times, cursor=cursor, limit=limit)
-    return HistoryPage(operations=[history_entry(deps.with_link(each)) for each in found], next=following)
+    return HistoryPage(
+        operations=[history_entry(deps.with_link(operation_view(each))) for each in found], next=following
+    )
 
 
 @router.delete("/history", response_model_exclude_defaults=True, responses=responses(400))

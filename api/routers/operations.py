@@ -10,6 +10,7 @@ from nodesmith.api.dependencies import Deps, IdempotencyKey
 from nodesmith.api.health import TEMPORAL
 from nodesmith.api.localai_views import list_entry, list_order
 from nodesmith.api.problems import responses
+from nodesmith.api.views.operations import operation_detail, operation_view
 from nodesmith.contracts.http.operations import (
     CancelAccepted,
     CancelBody,
@@ -50,9 +51,9 @@ async def list_operations(
         known = ", ".join(each for each in State if each is not State.UNKNOWN)
         raise InvalidRequest(f"state: There is no such state; use one of {known}.", field="state")
     found = await deps.operations.listing(live=not everything, node=node, state=state, batch=batch, limit=limit)
-    listed = found.operations if everything else sorted(found.operations, key=list_order)
+    views = [deps.with_link(operation_view(each)) for each in found.operations]
     return OperationList(
-        operations=[list_entry(deps.with_link(each)) for each in listed],
+        operations=[list_entry(each) for each in (views if everything else sorted(views, key=list_order))],
         last_event_id=found.last_event_id,
         stale_since=deps.health.down_since(TEMPORAL),
     )
@@ -67,7 +68,7 @@ async def get_operation(op_id: OpId, deps: Deps) -> OperationDetail:
     found = await deps.operations.detail(op_id)
     if found is None:
         raise UnknownOperation(f"There is no operation {op_id}.", op_id=op_id)
-    return deps.with_link(found)
+    return deps.with_link(operation_detail(found))
 
 
 @router.post("/{op_id}/cancel", responses=responses(400, 404, 409))

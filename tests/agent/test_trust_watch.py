@@ -19,8 +19,8 @@ from nodesmith.bus.commands import NodeClient
 from nodesmith.bus.presence import Presence
 from nodesmith.bus.signing import unverified
 from nodesmith.contracts.nats import subjects
-from nodesmith.contracts.nats.messages import Heartbeat
 from nodesmith.contracts.nats.orders import SignedTrustList
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.operation import Reason
 from nodesmith.runtime.keyring import Keyring
 from nodesmith.runtime.trust_lists import NotTrusted, read_list

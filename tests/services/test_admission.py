@@ -28,7 +28,8 @@ from nodesmith.domain.errors import (
     UnknownBackend,
     UnknownNode,
 )
-from nodesmith.domain.operation import ENDED, Kind, Reason, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import ENDED, Reason, State
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index
 from nodesmith.runtime.settings import ControlSettings

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert, select
 
+from nodesmith.api.views.nodes import node_view
 from nodesmith.contracts.http.nodes import RegisterRequest
-from nodesmith.contracts.nats.messages import BackendConfinement, Heartbeat, Resources
+from nodesmith.contracts.nats.presence import BackendConfinement, Heartbeat, Resources
 from nodesmith.domain.errors import NameTaken
 from nodesmith.domain.node import NodeFacts, NodeStatus, Protocol, status_of
 from nodesmith.domain.operation import State
@@ -330,4 +331,4 @@ async def test_confinement_of_backends_is_kept_from_the_registration(nodes: Node
     await nodes.heartbeats([Heartbeat(node_id=node_id, boot_id="b1", seq=1)], NOON)
     found = await nodes.find(node_id)
     assert found is not None
-    assert found.confinement == told, "a heartbeat does not repeat it, and does not take it away"
+    assert node_view(found).confinement == told, "a heartbeat does not repeat it, and does not take it away"
