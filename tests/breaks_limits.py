@@ -1,5 +1,6 @@
 """Breaks in limits, defaults and health: each was once wrong without a failing test."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -22,8 +23,6 @@ def _on_the_queue_of_installs(original: Any) -> Any:
 
 
 def _conditions_without_statuses(original: Any, query: Any) -> Any:
-    from dataclasses import replace
-
     return original(replace(query, statuses=()))
 
 
@@ -37,7 +36,7 @@ def _all_but_pending_are_healthy(original: Any, now: Any) -> Any:
 
 async def _ask_everybody(original: Any, self: Any, nodes: Any) -> Any:
     healthy = names_of(original).NodeStatus.HEALTHY
-    return await original(self, [node.model_copy(update={"status": healthy}) for node in nodes])
+    return await original(self, [replace(node, status=healthy) for node in nodes])
 
 
 def _why_not_unless_drained(original: Any, node: Any, *args: Any, **rest: Any) -> Any:

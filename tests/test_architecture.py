@@ -101,6 +101,16 @@ def test_the_domain_needs_the_standard_library_only() -> None:
     assert not {name: names for name, names in foreign.items() if names}
 
 
+BUILDERS = {"api/assembly.py", "workers/main.py"}
+SHARED = ("Nodes", "OperationTable", "Batches", "History", "NodeLife", "InventoryTable", "Lifecycle", "Inventory")
+
+
+def test_one_place_builds_the_parts_that_api_and_worker_share() -> None:
+    """The processes take them from control/graph.py."""
+    assert not {name: called(ROOT / name) & set(SHARED) for name in BUILDERS if called(ROOT / name) & set(SHARED)}
+    assert set(SHARED) <= called(ROOT / "control" / "graph.py")
+
+
 def test_the_launcher_of_children_needs_the_standard_library_only() -> None:
     """It runs between fork and exec, without our packages on its path."""
     assert imported(ROOT / "stack" / "processes" / "launch.py") <= sys.stdlib_module_names
@@ -157,6 +167,9 @@ def test_the_sources_keep_the_import_contracts(copy_of_the_sources: Path) -> Non
         ("store", "import nodesmith.bus.connection", "Imports go down only"),
         ("services", "import nodesmith.activities", "Imports go down only"),
         ("stack", "import nodesmith.cli.main", "Imports go down only"),
+        ("control", "import nodesmith.api.app", "Imports go down only"),
+        ("workflows", "import nodesmith.control.graph", "Imports go down only"),
+        ("agent", "import nodesmith.control.graph", "The agent is another machine"),
         ("services", "import nats", "Orchestration, effects and use cases know no driver"),
         ("workflows", "import sqlalchemy", "Orchestration, effects and use cases know no driver"),
         ("agent", "import temporalio.client", "The agent is another machine"),

@@ -63,7 +63,7 @@ def decides_by_kind(path: Path) -> bool:
 
 
 def test_only_the_table_and_the_handlers_distinguish_kinds() -> None:
-    folders = ("activities", "api", "bus", "cli", "contracts", "services", "store", "workers", "workflows")
+    folders = ("activities", "api", "bus", "cli", "contracts", "control", "services", "store", "workers", "workflows")
     modules = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     deciding = {path.relative_to(ROOT).as_posix() for path in modules if decides_by_kind(path)}
     assert deciding == HANDLERS
