@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 HOME_DIR ?= .nodesmith
 
-.PHONY: reference sbom bench-isolation attack breaks chaos kills help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean
+.PHONY: dist reference sbom bench-isolation attack breaks chaos kills help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean bench-signing
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,6 +60,9 @@ reference: setup  ## write the generated pages of docs/reference: command line, 
 sbom: setup  ## sbom.json: a CycloneDX bill of materials of everything that requirements.lock pins
 	$(BIN)/python tools/sbom > sbom.json
 
+dist: setup  ## dist/: the wheel, which holds `nodesmith/` only
+	$(BIN)/python -m hatchling build -t wheel -d dist
+
 lock: setup  ## resolve the dependencies anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --only-binary :all: --all-extras --upgrade -q pyproject.toml -o requirements.lock
@@ -85,6 +88,9 @@ histories: setup  ## record the histories of new scenarios for the replay tests
 
 bench-isolation: setup  ## what the namespace around the embedded Temporal costs one operation
 	$(BIN)/python -m benchmarks.isolation
+
+bench-signing: setup  ## what signing and verifying cost one operation
+	$(BIN)/python -m benchmarks.signing_cost
 
 bench-gallery: setup  ## what reading a gallery of 1,000 entries costs
 	$(BIN)/python -m benchmarks.gallery

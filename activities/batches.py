@@ -5,7 +5,6 @@ import asyncio
 import structlog
 from temporalio import activity
 
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.temporal import batches as names
 from nodesmith.contracts.temporal.batches import (
     AdmitMembers,
@@ -22,7 +21,9 @@ from nodesmith.contracts.temporal.batches import (
     member_request,
 )
 from nodesmith.contracts.temporal.operations import CancelRequest, OperationInput
-from nodesmith.domain.errors import NodeDrained, NodeNotApproved, NodeNotForBackends, OperationConflict, UnknownNode
+from nodesmith.domain.eligibility import REFUSALS
+from nodesmith.domain.errors import OperationConflict
+from nodesmith.domain.node import Node
 from nodesmith.domain.operation import ENDED, Reason, State
 from nodesmith.services.operations.admission import admissible
 from nodesmith.services.operations.operation_lock import OperationLock
@@ -111,9 +112,7 @@ class BatchActivities:
     async def close_batch(self, close: CloseBatch) -> None:
         await self._batches.close(close)
 
-    async def _admit(
-        self, batch: BatchInput, target: Target, member: BatchMember, node: NodeView | None
-    ) -> BatchMember:
+    async def _admit(self, batch: BatchInput, target: Target, member: BatchMember, node: Node | None) -> BatchMember:
         op_id = member_op_id(batch.batch_id, target.node_id)
         try:
             admissible(node, target.node_name, on_drained=batch.on_drained)
@@ -124,7 +123,7 @@ class BatchActivities:
             return member.model_copy(
                 update={"op_id": None, "verdict": MemberVerdict.CONFLICT, "detail": conflict.message}
             )
-        except (UnknownNode, NodeNotApproved, NodeNotForBackends, NodeDrained) as refusal:
+        except REFUSALS as refusal:
             return member.model_copy(
                 update={"op_id": None, "verdict": MemberVerdict.REFUSED, "detail": refusal.message}
             )

@@ -18,7 +18,8 @@ from nodesmith.contracts.temporal.dispatch import (
 )
 from nodesmith.domain.errors import LinkDown, NoAnswer, NodeAway, ServiceUnavailable
 from nodesmith.domain.identity import family_of
-from nodesmith.domain.operation import Kind, Phase, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Phase, Reason
 from nodesmith.services.ports import NodeLink, Reports
 
 LIST_TIMEOUT_S = 30.0
@@ -42,7 +43,7 @@ class LocalaiWorker:
         self.last_progress: Progress | None = None
 
     async def until_outcome(self) -> DispatchResult:
-        if self._wanted.kind is Kind.ROLLBACK:
+        if not self._wanted.kind.rules.localai:
             return Refused(why="A LocalAI worker keeps no previous version to roll back to.")
         async with self._link.attach(self._node_id, self._task.request.op_id) as reports:
             watching = asyncio.create_task(self._record_progress(reports))

@@ -15,8 +15,8 @@ from nodesmith.contracts.temporal.dispatch import (
     Unsent,
 )
 from nodesmith.domain.errors import LinkDown, NodeAway, ServiceUnavailable
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Protocol
-from nodesmith.domain.operation import Kind
 from nodesmith.services.ports import NodeLink, Permits
 
 PERMIT_TIMEOUT_S = 1.0

@@ -31,7 +31,8 @@ from nodesmith.agent.run.running_models import AgentModels
 from nodesmith.agent.run.supervisor import Supervisor, SupervisorRules
 from nodesmith.agent.settings import AgentSettings
 from nodesmith.agent.threads import Threads
-from nodesmith.contracts.nats.messages import BackendConfinement, Outcome
+from nodesmith.contracts.nats.messages import Outcome
+from nodesmith.contracts.nats.presence import BackendConfinement
 from nodesmith.runtime.tls_trust import trusting
 
 log = structlog.stdlib.get_logger(__name__)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from nodesmith.contracts.nats.messages import Resources
+from nodesmith.contracts.nats.presence import Resources
 
 _GIB = 1024**3
 _INSUFFICIENT_VRAM = 4 * _GIB

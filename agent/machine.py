@@ -8,7 +8,7 @@ import psutil
 
 from nodesmith.agent.disk.durable_files import write_durably
 from nodesmith.agent.hardware import read_hardware, resources_of
-from nodesmith.contracts.nats.messages import Resources
+from nodesmith.contracts.nats.presence import Resources
 
 _SYSTEM_ID = Path("/etc/machine-id")
 

@@ -29,7 +29,8 @@ from nodesmith.bus.presence import answer_presence, subscribe_trust_list
 from nodesmith.bus.reports import NodeReports
 from nodesmith.bus.running_models import serve_models
 from nodesmith.contracts.http.nodes import RegisterRequest
-from nodesmith.contracts.nats.messages import Heartbeat, Outcome, StopOrder
+from nodesmith.contracts.nats.messages import Outcome
+from nodesmith.contracts.nats.presence import Heartbeat, StopOrder
 from nodesmith.domain.node import Protocol
 from nodesmith.runtime.tls_trust import trusting
 

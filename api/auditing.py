@@ -17,6 +17,8 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nodesmith.api.dependencies import Dependencies, dependencies_of
+from nodesmith.api.views.nodes import node_view
+from nodesmith.api.views.operations import operation_view
 from nodesmith.domain.access import Caller
 from nodesmith.domain.audit_change import AuditChange
 from nodesmith.domain.errors import NodesmithError, ServiceUnavailable
@@ -176,11 +178,13 @@ def _target_reader(deps: Dependencies, path: Mapping[str, str]) -> Callable[[], 
 
     async def node() -> Facts | None:
         found = await deps.nodes.find(path["node"])
-        return found.model_dump(mode="json", exclude=_VOLATILE) if found else None
+        return node_view(found).model_dump(mode="json", exclude=_VOLATILE) if found else None
 
     async def operation() -> Facts | None:
         found = await deps.operations.find(path["op_id"])
-        return found.model_dump(mode="json", include={"op_id", "state", "reason", "dismissed_at"}) if found else None
+        if found is None:
+            return None
+        return operation_view(found).model_dump(mode="json", include={"op_id", "state", "reason", "dismissed_at"})
 
     return node if "node" in path else operation if "op_id" in path else _nothing
 

@@ -16,10 +16,10 @@ from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBea
 
 from nodesmith.api import auditing, idempotency
 from nodesmith.api.dependencies import Dependencies, Deps, dependencies_of
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.http.shared import hide_queries
 from nodesmith.domain.access import Caller, Role
 from nodesmith.domain.errors import NotAllowed, NotSignedIn, UnknownNode
+from nodesmith.domain.node import Node
 from nodesmith.domain.secrets import hash_token, same
 from nodesmith.services.access.callers import Access, require
 
@@ -100,8 +100,10 @@ async def admin(request: Request, who: CallerOf) -> str:
 
 
 async def viewer_or_node(request: Request, deps: Deps, token: Bearer, session: Session) -> str:
-    """Any role, or any node with its own credential: both fetch artifacts."""
+    """Any role, or an approved node with its own credential: both fetch artifacts."""
     if token and (node := await deps.nodes.with_credential(hash_token(token))):
+        if node.approved_at is None:
+            raise NotAllowed("The node waits for approval.")
         return node.id
     return await viewer(await caller(request, token, session))
 
@@ -111,7 +113,7 @@ async def any_role(request: Request, who: CallerOf) -> str:
     return await _admit(request, who, Role.VIEWER)
 
 
-async def own_node(request: Request, deps: Deps, token: Bearer) -> NodeView | None:
+async def own_node(request: Request, deps: Deps, token: Bearer) -> Node | None:
     """The node that the path names, authenticated by its own credential.
 
     Only a caller that could register may learn that a node does not exist.
@@ -132,8 +134,8 @@ async def own_node(request: Request, deps: Deps, token: Bearer) -> NodeView | No
 
 async def calling_node(
     node: NodeId,
-    known: Annotated[NodeView | None, Depends(own_node)],
-) -> NodeView:
+    known: Annotated[Node | None, Depends(own_node)],
+) -> Node:
     """The node that sent the request, for paths that name it."""
     if known is None:
         raise NotSignedIn(f"The credential does not belong to node {node}.")
@@ -145,7 +147,7 @@ async def anyone(request: Request) -> None:
     request.state.is_open = True
 
 
-CallingNode = Annotated[NodeView, Depends(calling_node)]
+CallingNode = Annotated[Node, Depends(calling_node)]
 Operator = Annotated[str, Depends(operator)]
 Admin = Annotated[str, Depends(admin)]
 

@@ -9,7 +9,7 @@ import structlog
 
 from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.domain.errors import NodesmithError
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.entries import Entry
 from nodesmith.gallery.index_reader import IndexReader

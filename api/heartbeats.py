@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from nodesmith.contracts.nats.messages import Heartbeat
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.errors import NodesmithError
 from nodesmith.domain.node import Protocol
 from nodesmith.store.clock import Clock, utc_now

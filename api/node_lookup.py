@@ -5,13 +5,13 @@ from typing import Annotated
 from fastapi import Path
 
 from nodesmith.api.dependencies import Dependencies
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.domain.errors import UnknownNode
+from nodesmith.domain.node import Node
 
-Node = Annotated[str, Path(description="Id or name of the node.")]
+NodeName = Annotated[str, Path(description="Id or name of the node.")]
 
 
-async def known_node(deps: Dependencies, node: str) -> NodeView:
+async def known_node(deps: Dependencies, node: str) -> Node:
     known = await deps.nodes.find(node)
     if known is None:
         raise UnknownNode(f"There is no node {node}.", node=node)

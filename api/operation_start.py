@@ -6,7 +6,7 @@ from nodesmith.api import auditing
 from nodesmith.api.auth import require_uri_right
 from nodesmith.api.dependencies import Dependencies
 from nodesmith.contracts.http.operations import InstallRequest, JobAccepted
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 
 
 async def start_operation(

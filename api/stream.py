@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from nodesmith.api.views.operations import event_view
 from nodesmith.contracts.http.operations import RESET, OperationEvent, ProgressTick, StreamReset
 from nodesmith.contracts.nats.messages import Progress
 from nodesmith.domain.errors import NodesmithError
-from nodesmith.domain.operation import Phase
+from nodesmith.domain.operation import Phase, StateChange
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.operations.events import EventFeed
 
@@ -131,7 +132,7 @@ class EventHub:
         self._floor: int | None = None
         """the window has every event after this number, up to `_last`; None: nothing read yet"""
         self._last = 0
-        self._newest: OperationEvent | None = None
+        self._newest: StateChange | None = None
         """the event `_last`: if it is gone, an older copy of the database was restored"""
         self._restores = 0
 
@@ -230,7 +231,7 @@ class EventHub:
             return [event for event in newer if wanted.matches(event)], max(cursor, known), True
         filters = {"op_id": wanted.op_id, "node_id": wanted.node_id, "batch_id": wanted.batch_id}
         try:
-            page = list(await self._feed.after(cursor, limit=PAGE, **filters))
+            page = [event_view(each) for each in await self._feed.after(cursor, limit=PAGE, **filters)]
         except NodesmithError as error:
             log.warning("events.not_read", error=error.message)
             return [], cursor, True
@@ -254,7 +255,7 @@ class EventHub:
             if page:
                 self._append(page)
 
-    async def _next_page(self) -> Sequence[OperationEvent] | None:
+    async def _next_page(self) -> Sequence[StateChange] | None:
         """Return None if the newest event that we know has disappeared from the database."""
         if self._newest is None:
             return await self._feed.after(self._last, limit=PAGE)
@@ -265,9 +266,9 @@ class EventHub:
         self._last = self._floor = self._newest.id if self._newest else 0
         self._events, self._numbers = [], []
 
-    def _append(self, page: Sequence[OperationEvent]) -> None:
-        self._events += page
-        self._numbers += [event.id for event in page]
+    def _append(self, page: Sequence[StateChange]) -> None:
+        self._events += [event_view(change) for change in page]
+        self._numbers += [change.id for change in page]
         self._newest, self._last = page[-1], page[-1].id
         self._trim()
         self._wake()

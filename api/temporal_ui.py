@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import httpx2
@@ -48,6 +49,11 @@ _ON_A_RUN = re.compile(
 )
 _BATCH = re.compile(r"/api/v1/namespaces/[^/]+/batch-operations/(?P<run>[^/]+)(/(?P<verb>stop))?")
 """actions allowed to operators"""
+_BATCH_FIELDS = {
+    *("namespace", "jobid", "reason", "identity", "visibilityquery", "executions", "maxoperationspersecond"),
+    *("terminationoperation", "cancellationoperation", "signaloperation", "resetoperation"),
+}
+"""fields of a batch that operators may send, in lower case without underscores; deletions are for admins"""
 _PASSED_ON = (
     *("accept", "accept-encoding", "accept-language", "caller-type", "content-type"),
     *("if-modified-since", "if-none-match", "range", "user-agent", "x-csrf-token"),
@@ -144,6 +150,8 @@ class WebUi:
         action = _ON_A_RUN.fullmatch(path) or _BATCH.fullmatch(path)
         require(who, Role.OPERATOR if action and request.method == "POST" else Role.ADMIN)
         body = await _body(request)
+        if _BATCH.fullmatch(path) and not _is_for_operators(body):
+            require(who, Role.ADMIN)
         if action and action["verb"] == "query":
             return await self._forward(request, body)
         target = unquote(action["run"]) if action else path
@@ -257,10 +265,20 @@ def _bearer(request: Request) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
+def _is_for_operators(batch: bytes) -> bool:
+    """Whether a batch only does what operators may do to each run; what cannot be read is not."""
+    fields = _read_object(batch)
+    return fields is not None and {name.replace("_", "").lower() for name in fields} <= _BATCH_FIELDS
+
+
 def _reason(body: bytes) -> str:
+    reason = (_read_object(body) or {}).get("reason", "")
+    return reason[:LONGEST_REASON] if isinstance(reason, str) else ""
+
+
+def _read_object(body: bytes) -> dict[str, Any] | None:
     try:
         payload = json.loads(body)
-    except ValueError:
-        return ""
-    reason = payload.get("reason", "") if isinstance(payload, dict) else ""
-    return reason[:LONGEST_REASON] if isinstance(reason, str) else ""
+    except (ValueError, RecursionError):
+        return None
+    return payload if isinstance(payload, dict) else None

@@ -30,7 +30,7 @@ from nodesmith.agent.operations.job import Job
 from nodesmith.agent.operations.progress import Gauge
 from nodesmith.agent.settings import AgentSettings
 from nodesmith.contracts.nats.messages import Command, Progress
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 
 SIZE = 1_000_000_000
 ROUNDS = 5

@@ -18,7 +18,7 @@ from nodesmith.agent.operations.job import Job
 from nodesmith.agent.operations.progress import Gauge
 from nodesmith.agent.settings import AgentSettings
 from nodesmith.contracts.nats.messages import Command, Progress, UpgradePolicy
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from nodesmith.gallery.archive import digest, pack
 
 BAR_S = 1.0

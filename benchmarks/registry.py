@@ -19,7 +19,7 @@ from benchmarks.stage import Stage, p50, stage, timed, verdict
 from nodesmith.bus.connection import Bus, connect_control
 from nodesmith.bus.credentials import CredentialIssuer
 from nodesmith.contracts.nats import subjects
-from nodesmith.contracts.nats.messages import Heartbeat, Resources
+from nodesmith.contracts.nats.presence import Heartbeat, Resources
 from nodesmith.domain.selector import parse
 from nodesmith.store.nodes.node_list import NodeQuery, page_statement
 

@@ -28,7 +28,7 @@ from nodesmith.agent.operations.job import Job
 from nodesmith.agent.operations.progress import Gauge
 from nodesmith.agent.settings import AgentSettings
 from nodesmith.contracts.nats.messages import Command, Progress
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 
 SECONDS = 20
 CUTS = (0.25, 0.5, 0.75)

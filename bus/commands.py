@@ -24,11 +24,12 @@ from nodesmith.contracts.nats.messages import (
     Message,
     OpQuestion,
     OpReply,
-    StopOrder,
 )
 from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.contracts.nats.presence import StopOrder
 from nodesmith.domain.errors import NoAnswer
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -45,11 +46,11 @@ class NodeClient:
 
     async def command(self, node_id: str, command: Command, *, within: float) -> CommandReply:
         """Send an install, upgrade or removal to a LocalAI worker, which cannot verify signatures."""
-        return await ask_node(self._bus, _subject_of(command.kind)(node_id), command, CommandReply, within)
+        return await ask_node(self._bus, subjects.command(node_id, command.kind), command, CommandReply, within)
 
     async def order(self, node_id: str, kind: Kind, command: SignedCommand, *, within: float) -> CommandReply:
         """Send a signed order to an agent. Safe to repeat: the agent recognizes op_id and decision."""
-        return await ask_node(self._bus, _subject_of(kind)(node_id), command, CommandReply, within)
+        return await ask_node(self._bus, subjects.command(node_id, kind), command, CommandReply, within)
 
     async def cancel(self, node_id: str, command: CancelCommand, *, within: float) -> CancelReply:
         return await ask_node(self._bus, subjects.cancel(node_id), command, CancelReply, within)
@@ -75,14 +76,6 @@ async def ask_node(bus: Bus, subject: str, question: Message, answer: type[Reply
     except ValueError as error:
         log.warning("nats.unreadable", subject=subject, bytes=len(payload))
         raise NoAnswer("The node's answer cannot be read.", subject=subject) from error
-
-
-def _subject_of(kind: Kind) -> Callable[[str], str]:
-    if kind is Kind.REMOVE:
-        return subjects.delete
-    if kind in (Kind.UPGRADE, Kind.ROLLBACK):
-        return subjects.upgrade
-    return subjects.install
 
 
 class CommonHandlers(Protocol):
@@ -129,7 +122,7 @@ class MessageHandler(Generic[RequestT]):
 
 async def serve(bus: Bus, node_id: str, handlers: NodeHandlers) -> None:
     """Serve an agent's commands. Each message runs in its own task, so a slow one blocks no other."""
-    for subject in (subjects.install(node_id), subjects.upgrade(node_id), subjects.delete(node_id)):
+    for subject in dict.fromkeys(subjects.command(node_id, kind) for kind in Kind):
         await serve_subject(bus, subject, MessageHandler(SignedCommand.decode, handlers.order))
     await _serve_common(bus, node_id, handlers)
     await serve_subject(bus, subjects.cancel(node_id), MessageHandler(CancelCommand.decode, handlers.cancel))
@@ -138,13 +131,9 @@ async def serve(bus: Bus, node_id: str, handlers: NodeHandlers) -> None:
 
 async def serve_localai(bus: Bus, node_id: str, handlers: LocalAIHandlers) -> None:
     """Serve the commands of a LocalAI worker, which has neither cancel nor op."""
-    kinds = {
-        Kind.INSTALL: subjects.install(node_id),
-        Kind.UPGRADE: subjects.upgrade(node_id),
-        Kind.REMOVE: subjects.delete(node_id),
-    }
-    for kind, subject in kinds.items():
-        await serve_subject(bus, subject, MessageHandler(partial(_read_command, kind), handlers.command))
+    for kind in (each for each in Kind if each.rules.localai):
+        read = partial(_read_command, kind)
+        await serve_subject(bus, subjects.command(node_id, kind), MessageHandler(read, handlers.command))
     await _serve_common(bus, node_id, handlers)
 
 

@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 from nodesmith.bus.connection import Bus
 from nodesmith.bus.signing import Signed, unverified
 from nodesmith.contracts.nats import subjects
-from nodesmith.contracts.nats.messages import Heartbeat
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.errors import BadSignature
 
 log = structlog.stdlib.get_logger(__name__)

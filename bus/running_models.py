@@ -6,10 +6,10 @@ from nodesmith.bus.commands import MessageHandler, ask_node, serve_subject
 from nodesmith.bus.connection import Bus
 from nodesmith.bus.presence import Seal
 from nodesmith.contracts.nats import subjects
-from nodesmith.contracts.nats.messages import (
+from nodesmith.contracts.nats.messages import Message
+from nodesmith.contracts.nats.running_models import (
     LogsQuestion,
     LogsReply,
-    Message,
     ModelQuestion,
     ModelReply,
     ModelStopped,

@@ -1,13 +1,13 @@
 """Describes what a successful operation changed on its node."""
 
 from nodesmith.contracts.nats.messages import Installed, Outcome
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 
 
 def what_changed(outcome: Outcome, kind: Kind) -> str:
     """Describe the change; a no-op is never reported as a change, nor a start as a no-op."""
     before, after = _version(outcome.before), _version(outcome.after)
-    if kind is Kind.REMOVE:
+    if kind.rules.removes:
         return f"{before} removed".strip() if outcome.changed else "it was not installed; nothing changed"
     if not outcome.changed:
         return f"{after} was installed already; nothing changed".strip()

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
-from nodesmith.domain.operation import Phase, Reason, State
+from nodesmith.domain.operation import Operation, Phase, Reason, State
 
 
 @dataclass(frozen=True)
@@ -250,12 +250,6 @@ ERRORS: dict[str, Words] = {
 _NUMBERED = re.compile(r"(attempt \d+(?: of \d+)?): (.*)", re.DOTALL)
 """how the workflow starts the detail of a back-off"""
 
-LOCALAI_TASK_TYPES = {
-    "install": "Installation",
-    "upgrade": "Installation",
-    "rollback": "Installation",
-    "remove": "deletion",
-}
 LOCALAI_OUTCOMES = {
     State.SUCCEEDED: "completed",
     State.CANCELLED: "cancelled",
@@ -263,6 +257,15 @@ LOCALAI_OUTCOMES = {
     State.EXPIRED: "failed",
     State.DEAD_LETTER: "failed",
 }
+
+
+def describe(operation: Operation) -> Words:
+    """Describe the current state of an operation, and what the reader can do about it."""
+    if operation.lacks_worker:
+        return NO_WORKER
+    state, reason = operation.state, operation.reason
+    sentence = tell(state, reason, operation.detail, operation.gauge.phase, until=operation.until)
+    return Words(sentence, remedy(state, reason))
 
 
 def tell(

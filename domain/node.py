@@ -1,7 +1,8 @@
 """Nodes: facts are stored, and the status is derived from them."""
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from nodesmith.domain.wire_enum import WireEnum
@@ -63,6 +64,64 @@ def status_of(
     if facts.unreachable_since is not None:
         return NodeStatus.UNHEALTHY
     return NodeStatus.HEALTHY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfinement:
+    """How the backends of a node are confined, as its agent determined at start-up."""
+
+    mode: str = ""
+    landlock_abi: int = 0
+    user: str = ""
+    missing: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine in the registry; `status` is derived when the node is read. None: the node did not report it."""
+
+    id: str
+    name: str
+    node_type: NodeType
+    protocol: Protocol
+    address: str = ""
+    http_address: str = ""
+    max_replicas_per_model: int = 1
+    max_replicas_per_model_manually_set: bool = False
+    vram_budget: str = ""
+    vram_budget_bytes: int | None = None
+    """the budget in bytes on this card; `available_vram` is its unused part"""
+    vram_budget_manually_set: bool = False
+    total_vram: int | None = None
+    available_vram: int | None = None
+    total_ram: int | None = None
+    available_ram: int | None = None
+    total_disk: int | None = None
+    available_disk: int | None = None
+    gpu_vendor: str | None = None
+    gpu_compute_capability: str | None = None
+    capability: str | None = None
+    confinement: NodeConfinement | None = None
+    status: NodeStatus
+    approved_at: datetime | None = None
+    drained_at: datetime | None = None
+    leaving_at: datetime | None = None
+    """the node itself is about to leave; an admin's drain is `drained_at`"""
+    left_at: datetime | None = None
+    unreachable_since: datetime | None = None
+    rival_seen_at: datetime | None = None
+    """when a second process last tried to register as this node; it was refused"""
+    last_heartbeat: datetime | None = None
+    boot_id: str = ""
+    boot_at: datetime | None = None
+    """when the current process of the node first registered"""
+    agent_version: str = ""
+    trust_version: int = 0
+    """version of the trust list in the last heartbeat; 0: not reported"""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    open_operations: int = 0
+    created_at: datetime
+    updated_at: datetime
 
 
 @dataclass(frozen=True)

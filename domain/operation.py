@@ -1,18 +1,14 @@
-"""Operations: states, events, and the transition table that allows a state change."""
+"""Operations: the entity, its states, and the transition table that allows a state change."""
 
 import enum
-from datetime import timedelta
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 from nodesmith.domain.errors import IllegalTransition
+from nodesmith.domain.installed import InstalledBackend
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.wire_enum import WireEnum
-
-
-class Kind(WireEnum):
-    INSTALL = "install"
-    UPGRADE = "upgrade"
-    ROLLBACK = "rollback"
-    REMOVE = "remove"
-    UNKNOWN = "unknown"
 
 
 class State(WireEnum):
@@ -107,6 +103,8 @@ class Reason(WireEnum):
 
 OPEN = frozenset({State.QUEUED, State.WAITING, State.RUNNING, State.STILL_INSTALLING, State.CANCELLING})
 ENDED = frozenset(State) - OPEN - {State.UNKNOWN}
+ON_NODE = frozenset({State.RUNNING, State.STILL_INSTALLING})
+"""the node works on it"""
 
 PERMANENT = frozenset(
     {
@@ -175,3 +173,119 @@ def back_off(failures: int, *, first: timedelta = BACK_OFF_FIRST, cap: timedelta
     """Return the pause after the n-th counted failure: 30 s, 1, 2, 4, 8, 15, 15 ... minutes."""
     doublings = min(max(failures - 1, 0), 32)
     return min(first * (1 << doublings), cap)
+
+
+STALLED_AFTER = timedelta(seconds=60)
+NO_WORKER_AFTER = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """Progress on the node: the last value received, safe to lose."""
+
+    phase: Phase | None = None
+    bytes_done: int = 0
+    bytes_total: int = 0
+    percentage: float = 0.0
+    rate: float = 0.0
+    """bytes per second"""
+    eta_s: float | None = None
+    at: datetime | None = None
+
+    def during(self, state: State) -> "Gauge":
+        """Return the gauge as valid in that state: while an operation waits, its last attempt's gauge means nothing."""
+        if state is State.WAITING:
+            return Gauge()
+        if state not in ENDED:
+            return self
+        ended = replace(self, phase=None, rate=0.0, eta_s=None)
+        return replace(ended, bytes_done=self.bytes_total, percentage=100.0) if state is State.SUCCEEDED else ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChange:
+    """One change of an operation's state; `id` numbers the changes of all operations in the order of their commits."""
+
+    id: int
+    op_id: str
+    node_id: str
+    node_name: str
+    backend: str
+    kind: Kind
+    batch_id: str | None
+    state: State
+    reason: Reason | None
+    detail: str
+    until: datetime | None
+    attempt: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One install, upgrade, rollback or removal on one node, as its row recorded it at `read_at`."""
+
+    op_id: str
+    kind: Kind
+    node_id: str
+    node_name: str
+    backend: str
+    family: str
+    version: str = ""
+    uri: str = ""
+    sha256: str = ""
+    force: bool = False
+    verified: str = ""
+    """how the artifact was verified, and which keys signed it"""
+    state: State
+    reason: Reason | None = None
+    detail: str = ""
+    until: datetime | None = None
+    attempt: int = 0
+    gauge: Gauge = Gauge()
+    """as last written; `progress` is the part that is valid in the current state"""
+    before: InstalledBackend | None = None
+    after: InstalledBackend | None = None
+    changed: bool | None = None
+    bytes_fetched: int = 0
+    bytes_reused: int = 0
+    requested_by: str = ""
+    note: str = ""
+    cancelled_by: str = ""
+    batch_id: str | None = None
+    retry_of: str | None = None
+    created_at: datetime
+    dispatched_at: datetime | None = None
+    ended_at: datetime | None = None
+    dismissed_at: datetime | None = None
+    workflow_id: str = ""
+    run_id: str = ""
+    changed_at: datetime
+    """when the state last changed"""
+    read_at: datetime = field(compare=False)
+    timeline: Sequence[StateChange] = ()
+    """only where a reader asked for it"""
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it runs and no byte arrived for 60 s."""
+        moved = max(self.changed_at, self.gauge.at or self.changed_at)
+        return self.state is State.RUNNING and self.read_at - moved > STALLED_AFTER
+
+    @property
+    def progress(self) -> Gauge:
+        """The gauge as valid in the current state; a stalled operation has no rate."""
+        gauge = replace(self.gauge, rate=0.0, eta_s=None) if self.stalled else self.gauge
+        return gauge.during(self.state)
+
+    @property
+    def is_cancellable(self) -> bool:
+        """Whether a cancel can still take effect."""
+        is_past_it = self.state in ON_NODE and not self.kind.rules.cancellable_on_node
+        return self.state not in ENDED and not is_past_it
+
+    @property
+    def lacks_worker(self) -> bool:
+        """Whether only the API has written the row so far, and no node works on it."""
+        is_overdue = self.read_at - self.created_at > NO_WORKER_AFTER
+        return self.state is State.QUEUED and is_overdue and self.gauge.at is None

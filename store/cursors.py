@@ -45,7 +45,7 @@ def read_number(cursor: str, order: str) -> int:
 def _read(cursor: str, order: str) -> tuple[object, str]:
     try:
         known, value, row_id = json.loads(base64.urlsafe_b64decode(cursor + "=="))
-    except (binascii.Error, ValueError, TypeError) as error:
+    except (binascii.Error, ValueError, TypeError, RecursionError) as error:
         raise _bad_cursor() from error
     if known != order or not isinstance(row_id, str) or "\0" in row_id:
         raise _bad_cursor()

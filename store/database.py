@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 _WAIT_S = 0.1
 _CONNECT_TIMEOUT_S = 2
+POOL_SIZE = 10
 TRANSACTION_LIMIT_S = 4.5
 """above the server's statement timeout; the caller gets an error within 5 s"""
 _BUSY_LIMIT_S = 20
@@ -54,7 +55,7 @@ class Database:
     """A pool of connections; every transaction has a timeout on the server and on our side."""
 
     def __init__(
-        self, url: str, password: str = "", *, pool_size: int = 10, limit_s: float = TRANSACTION_LIMIT_S
+        self, url: str, password: str = "", *, pool_size: int = POOL_SIZE, limit_s: float = TRANSACTION_LIMIT_S
     ) -> None:
         self._timeout = SharedTimeout(silence_s=limit_s, longest_s=_BUSY_LIMIT_S)
         self._url = _with_password(make_url(url), password)

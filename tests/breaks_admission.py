@@ -1,6 +1,7 @@
 """Breaks in admission: the services in front of Temporal."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from tests.breaking.arming import Break, names_of, rules
@@ -33,13 +34,13 @@ async def _retry_no_dead_letters(original: Any, self: Any, op_id: str, **rest: A
 
 
 def _let_pending_through(original: Any, node: Any, asked: str, *, on_drained: bool = False) -> Any:
-    if node is not None and node.status is names_of(original).NodeStatus.PENDING:
+    if node is not None and node.approved_at is None:
         return node
     return original(node, asked, on_drained=on_drained)
 
 
 def _ask_agent_nodes(original: Any, node: Any, family: str, having: Any, **rest: Any) -> Any:
-    if node.node_type is not names_of(original).NodeType.BACKEND:
+    if node.node_type != "backend":
         return None
     return original(node, family, having, **rest)
 
@@ -64,7 +65,7 @@ async def _cancel_removals_out_of_sight(original: Any, self: Any, op_id: str, bo
 
 async def _cancelled_if(original: Any, self: Any, op_id: str, body: Any, actor: str, is_meant: Any) -> Any:
     names, row = names_of(original), await self.operations.find(op_id)
-    if is_meant(row, names) and row.kind is names.Kind.REMOVE:
+    if is_meant(row, names) and row.kind.rules.removes:
         await self.runs.cancel(row.workflow_id, names.CancelRequest(op_id=op_id, by=actor))
         return names.CancelAccepted(op_id=op_id, state=names.State.CANCELLING, note="")
     return await original(self, op_id, body, actor=actor)
@@ -87,7 +88,7 @@ async def _unload_only_what_runs(original: Any, self: Any, nodes: Any, name: str
 
 
 def _raise_instead(original: Any, unloaded: Any, result: Any, error: Exception) -> Any:
-    if result is names_of(original).Unloading.FAILED:
+    if result is names_of(original).UnloadResult.FAILED:
         raise error
     return original(unloaded, result, error)
 
@@ -220,8 +221,8 @@ ADMISSION = (
     Break(
         rules("S55"),
         "an upgrade goes where it never was",
-        "nodesmith.services.batches.planning:REQUIRES_INSTALLED",
-        lambda kinds: frozenset(kind for kind in kinds if kind.name != "UPGRADE"),
+        "nodesmith.domain.kinds:RULES",
+        lambda rows: {kind: replace(row, needs_installed=kind.name == "ROLLBACK") for kind, row in rows.items()},
         tests=("test_upgrade_targets_only_nodes_that_have_the_backend",),
     ),
     Break(

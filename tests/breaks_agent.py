@@ -16,6 +16,13 @@ async def _take_one_after_another(_: Any, bus: Any, subject: str, handler: Any) 
     await bus.subscribe(subject.replace("upgrade", "install"), answer)
 
 
+async def _acknowledge_the_unknown(original: Any, self: Any, command: Any) -> Any:
+    names = names_of(original)
+    if self._journal.get(command.op_id) is None:
+        return names.CancelReply(op_id=command.op_id, answer=names.CancelAnswer.STOPPED)
+    return await original(self, command)
+
+
 async def _wait_for_a_turn(original: Any, bus: Any, subject: str, handler: Any) -> None:
     turn = bus.__dict__.setdefault("turn", asyncio.Lock())
 
@@ -159,6 +166,13 @@ AGENT = (
         "nodesmith.agent.run.backend_processes:wanted_after",
         lambda original, command, running: original(command.model_copy(update={"start": True}), running),
         tests=("test_an_install_starts_nothing_unless_it_is_asked_to",),
+    ),
+    Break(
+        rules("limits"),
+        "a cancel of an unknown operation leaves no tombstone",
+        "nodesmith.agent.operations.commands:NodeOperations._write_tombstone",
+        _acknowledge_the_unknown,
+        tests=("test_tombstone_of_an_unknown_operation_is_written",),
     ),
     Break(
         rules("G2"),

@@ -71,9 +71,19 @@ CONFINEMENT = (
     Break(
         rules("processes"),
         "a process is known by the time of the clock",
-        "nodesmith.agent.run.backend_process:started_at",
+        "nodesmith.runtime.process_identity:started_at",
         _by_the_clock,
-        tests=("test_a_process_is_the_same_after_the_clock_was_set",),
+        tests=(
+            "test_a_process_is_the_same_after_the_clock_was_set",
+            "test_children_are_found_again_after_the_clock_was_set",
+        ),
+    ),
+    Break(
+        rules("processes"),
+        "the pid file of a running PostgreSQL is removed",
+        "nodesmith.stack.servers.postgres:PostgresServer._is_postmaster",
+        lambda _, self, pid: False,
+        tests=("test_pid_file_of_a_running_postgres_stays_although_the_clock_was_set",),
     ),
     Break(
         rules("processes"),

@@ -8,7 +8,7 @@ from tests.breaks_dispatch import without
 
 async def _reserve_nothing(original: Any, self: Any) -> Any:
     names = names_of(original)
-    return names.Claim(self.digest, names.new_op_id(), is_new=True)
+    return names.KeyClaim(self.digest, names.new_op_id(), is_new=True)
 
 
 def _those_that_succeeded_too(original: Any, member: Any, batch: Any, select: Any) -> bool:

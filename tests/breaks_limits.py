@@ -1,5 +1,6 @@
 """Breaks in limits, defaults and health: each was once wrong without a failing test."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -22,8 +23,6 @@ def _on_the_queue_of_installs(original: Any) -> Any:
 
 
 def _conditions_without_statuses(original: Any, query: Any) -> Any:
-    from dataclasses import replace
-
     return original(replace(query, statuses=()))
 
 
@@ -37,10 +36,38 @@ def _all_but_pending_are_healthy(original: Any, now: Any) -> Any:
 
 async def _ask_everybody(original: Any, self: Any, nodes: Any) -> Any:
     healthy = names_of(original).NodeStatus.HEALTHY
-    return await original(self, [node.model_copy(update={"status": healthy}) for node in nodes])
+    return await original(self, [replace(node, status=healthy) for node in nodes])
+
+
+def _why_not_unless_drained(original: Any, node: Any, *args: Any, **rest: Any) -> Any:
+    return original(node, *args, **{**rest, "on_drained": True})
 
 
 LIMITS = (
+    Break(
+        rules("limits"),
+        "a batch takes drained nodes",
+        "nodesmith.services.batches.planning:_why_not",
+        _why_not_unless_drained,
+        tests=("test_a_batch_takes_drained_nodes_only_on_purpose",),
+    ),
+    Break(
+        rules("limits"),
+        "a batch goes on after any number of failures",
+        "nodesmith.services.batches.batches:DEFAULT_MAX_FAILURES",
+        lambda limit: None,
+        tests=("test_upgrades_removals_and_rollbacks_stop_after_three_failures_and_installs_never",),
+    ),
+    Break(
+        rules("limits"),
+        "a batch begins everywhere at once",
+        "nodesmith.contracts.http.batches:BatchRequest.max_parallel",
+        lambda limit: 0,
+        tests=(
+            "test_defaults_of_a_batch_request",
+            "test_upgrades_removals_and_rollbacks_stop_after_three_failures_and_installs_never",
+        ),
+    ),
     Break(
         rules("S44"),
         "a removal on a LocalAI worker gets an hour",

@@ -19,6 +19,7 @@ PACKAGES = sorted(link.name for link in PACKAGE.iterdir() if link.is_symlink())
 """the product's folders: `nodesmith.<folder>` is a symbolic link to each"""
 BESIDE = {"tests", "benchmarks", "src"}
 """folders with Python code outside the product, and the folder of the symbolic links"""
+LONGEST_MODULE = 350
 
 
 def committed_files() -> list[Path]:
@@ -69,6 +70,11 @@ def test_no_folder_has_a_catch_all_name() -> None:
     assert not [path for path in sources() if drawers & {path.stem, *path.relative_to(ROOT).parts}]
 
 
+def test_no_module_of_the_product_is_longer_than_350_lines() -> None:
+    modules = [path for path in sources() if top_folder(path) in PACKAGES]
+    assert not {path.name: lines for path in modules if (lines := len(path.read_text().splitlines())) > LONGEST_MODULE}
+
+
 def test_every_test_folder_is_a_package() -> None:
     """Otherwise tests/api would shadow api."""
     folders = {path.parent for path in sources() if top_folder(path) == "tests"}
@@ -93,6 +99,16 @@ def test_the_domain_needs_the_standard_library_only() -> None:
     allowed = sys.stdlib_module_names | {"nodesmith.domain"}
     foreign = {path.name: imported(path) - allowed for path in sources() if top_folder(path) == "domain"}
     assert not {name: names for name, names in foreign.items() if names}
+
+
+BUILDERS = {"api/assembly.py", "workers/main.py"}
+SHARED = ("Nodes", "OperationTable", "Batches", "History", "NodeLife", "InventoryTable", "Lifecycle", "Inventory")
+
+
+def test_one_place_builds_the_parts_that_api_and_worker_share() -> None:
+    """The processes take them from control/graph.py."""
+    assert not {name: called(ROOT / name) & set(SHARED) for name in BUILDERS if called(ROOT / name) & set(SHARED)}
+    assert set(SHARED) <= called(ROOT / "control" / "graph.py")
 
 
 def test_the_launcher_of_children_needs_the_standard_library_only() -> None:
@@ -151,6 +167,9 @@ def test_the_sources_keep_the_import_contracts(copy_of_the_sources: Path) -> Non
         ("store", "import nodesmith.bus.connection", "Imports go down only"),
         ("services", "import nodesmith.activities", "Imports go down only"),
         ("stack", "import nodesmith.cli.main", "Imports go down only"),
+        ("control", "import nodesmith.api.app", "Imports go down only"),
+        ("workflows", "import nodesmith.control.graph", "Imports go down only"),
+        ("agent", "import nodesmith.control.graph", "The agent is another machine"),
         ("services", "import nats", "Orchestration, effects and use cases know no driver"),
         ("workflows", "import sqlalchemy", "Orchestration, effects and use cases know no driver"),
         ("agent", "import temporalio.client", "The agent is another machine"),

@@ -1,5 +1,9 @@
 """Every deliberate break matches the current code; `make breaks` verifies that its tests fail with it."""
 
+import importlib
+import inspect
+import re
+
 import pytest
 
 from tests.breaking.__main__ import is_cheap
@@ -22,6 +26,14 @@ def test_break_of_a_numbered_rule_fails_a_test_that_names_the_rule(each: Break) 
     numbered = [rule for rule in each.rules if rule[1:].isdigit()]
     tests = {located(test) for test in each.tests}
     assert not [rule for rule in numbered if not tests & set(proofs().get(rule, ()))]
+
+
+@pytest.mark.parametrize("each", BREAKS, ids=lambda each: each.what)
+def test_break_reads_only_names_that_its_module_has(each: Break) -> None:
+    """With a missing name the tests would fail because of the break's own error."""
+    read = re.findall(r"\bnames(?:_of\(original\))?\.(\w+)", inspect.getsource(each.by))
+    module = importlib.import_module(each.module)
+    assert not [name for name in read if not hasattr(module, name)]
 
 
 def test_no_two_breaks_have_the_same_name() -> None:
@@ -74,9 +86,7 @@ def test_ambiguous_test_name_is_resolved_by_its_file() -> None:
 
 
 def test_break_that_changes_nothing_is_an_error() -> None:
-    same = Break(
-        ("none",), "nothing", "nodesmith.services.batches.planning:REQUIRES_INSTALLED", lambda kinds: kinds, tests=()
-    )
+    same = Break(("none",), "nothing", "nodesmith.domain.kinds:RULES", lambda rows: rows, tests=())
     with pytest.raises(Unresolvable, match="changes nothing"):
         check(same)
 

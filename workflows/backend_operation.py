@@ -132,11 +132,14 @@ class BackendOperation:
 
     async def _next_result(self) -> DispatchResult | None:
         """Dispatch or follow, and return the result; None if a cancel or a row report came first."""
+        if self._is_past_deadline() and not self._node.is_attached:
+            self._cancel_at_deadline()
+            return None
         if self._node.needs_dispatch:
             return await self._node.dispatch()
         self._follow()
         if not await self._wait_for_event():
-            self._cancellation.request(CancelRequest(op_id=self._request.op_id, why=Reason.DEADLINE))
+            self._cancel_at_deadline()
         if self._run.cancel is not None or self._run.row_doubted:
             return None
         return await self._node.read() if self._node.has_answered else Accepted()
@@ -159,6 +162,14 @@ class BackendOperation:
         run = self._run
         has_started = run.phase is not None and run.state is not State.RUNNING
         return run.cancel is not None or run.row_doubted or self._node.has_answered or has_started
+
+    def _cancel_at_deadline(self) -> None:
+        self._cancellation.request(CancelRequest(op_id=self._request.op_id, why=Reason.DEADLINE))
+
+    def _is_past_deadline(self) -> bool:
+        """Checked before each attempt: attempts that fail at once have no follower that waits for the deadline."""
+        left = self._until_deadline()
+        return left is not None and left <= timedelta(0)
 
     def _until_deadline(self) -> timedelta | None:
         if self._run.dispatched_at is None or self._run.cancel is not None:

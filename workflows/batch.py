@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
@@ -34,6 +34,7 @@ with workflow.unsafe.imports_passed_through():
     from nodesmith.workflows.batch_failures import Failures
     from nodesmith.workflows.batch_restore import joined_members, lost_members
 
+Member = TypeVar("Member", str, BatchMember)
 ORDERS_IN_TURN = "batch-orders-in-turn"
 """patch: an order that arrives while an earlier one is being recorded is applied before the next wait"""
 
@@ -235,7 +236,7 @@ class Batch:
         left = (*self._waiting, *(each for op_id, each in self._open.items() if op_id not in self._joined))
         left_nodes = {each.node_id for each in (*self._waiting, *self._open.values())}
         elsewhere = (*joined_members(self._open, self._joined), *lost_members(self._batch, left_nodes))
-        known = {"targets": left, "left_out": (*self._batch.left_out, *elsewhere)}
+        known = {"targets": left, "left_out": (*self._batch.left_out, *elsewhere), "carried": None}
         await self._execute(names.OPEN_BATCH, self._batch.model_copy(update=known))
         await self._record(())
 
@@ -264,9 +265,10 @@ class Batch:
 
     async def _cancel_members(self, op_ids: tuple[str, ...], by: str, why: Reason, detail: str) -> None:
         """Cancel operations; each records which batch cancelled it, and why."""
-        runs = {op_id: self._workflow_id_of(self._open[op_id]) for op_id in op_ids if op_id in self._open}
-        order = CancelMembers(op_ids=op_ids, runs=runs, by=by, why=why, detail=f"{self._name()} {detail}")
-        await self._execute(names.CANCEL_MEMBERS, order)
+        for some in _chunks(op_ids):
+            runs = {op_id: self._workflow_id_of(self._open[op_id]) for op_id in some if op_id in self._open}
+            order = CancelMembers(op_ids=some, runs=runs, by=by, why=why, detail=f"{self._name()} {detail}")
+            await self._execute(names.CANCEL_MEMBERS, order)
 
     def _workflow_id_of(self, target: Target) -> str:
         wanted = self._batch.builds.get(target.build, self._batch.wanted)
@@ -296,10 +298,9 @@ class Batch:
         await self._record(changed_members)
 
     async def _record(self, members: tuple[BatchMember, ...]) -> None:
-        close = CloseBatch(
-            batch_id=self._batch.batch_id, state=self._state, detail=self._detail, at=workflow.now(), members=members
-        )
-        await self._execute(names.CLOSE_BATCH, close)
+        known = {"batch_id": self._batch.batch_id, "state": self._state, "detail": self._detail}
+        for some in _chunks(members) or [()]:
+            await self._execute(names.CLOSE_BATCH, CloseBatch(**known, at=workflow.now(), members=some))
 
     async def _wait_for_order(self, seen: int) -> None:
         await workflow.wait_condition(lambda: self._order_count != seen or _history_is_long())
@@ -332,6 +333,12 @@ class Batch:
             state=self._state,
             detail=self._detail,
         )
+
+
+def _chunks(members: tuple[Member, ...]) -> list[tuple[Member, ...]]:
+    """Divide members into payloads that Temporal accepts."""
+    size = options.MEMBERS_AT_ONCE
+    return [members[start : start + size] for start in range(0, len(members), size)]
 
 
 def _history_is_long() -> bool:

@@ -47,6 +47,8 @@ SHORTEST_PAUSE = timedelta(seconds=1)
 """before a retry: the timer makes the decision durable before the command is sent"""
 
 ADMIT_AT_ONCE = 50
+MEMBERS_AT_ONCE = 1000
+"""members in one payload: each may have a reason of 500 characters, and Temporal limits the size to 2 MB"""
 BATCH_STEP: dict[str, Any] = {
     "start_to_close_timeout": timedelta(minutes=2),
     "heartbeat_timeout": timedelta(seconds=20),

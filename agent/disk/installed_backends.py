@@ -20,7 +20,8 @@ from nodesmith.agent.disk.durable_files import Disk, point, sync_tree, target_of
 from nodesmith.agent.operations.change_plan import ChangePlan, Step, VersionFolder
 from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.contracts.nats.messages import Command, Installed
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 
 RUN = "run.sh"
 _METADATA = "metadata.json"

@@ -19,6 +19,7 @@ import structlog
 
 from nodesmith.agent.fetch.host_access import HostAccess, HostClient
 from nodesmith.agent.operations.failures import OperationFailed
+from nodesmith.domain.addresses import without_query
 from nodesmith.domain.errors import SourceNotAllowed
 from nodesmith.domain.operation import Reason
 from nodesmith.domain.sources import SourcePolicy
@@ -106,7 +107,7 @@ class Sources:
                 return FileSource(Path(unquote(parts.path)), self._policy)
             case "" if uri.startswith("/") and not parts.netloc:
                 return ControlPlaneSource(self._url + uri, self._http, self._bearer, self._timeouts)
-        raise OperationFailed(Reason.REFUSED_BY_NODE, f"This node cannot fetch {uri!r}.")
+        raise OperationFailed(Reason.REFUSED_BY_NODE, f"This node cannot fetch {without_query(uri)!r}.")
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,12 @@ from nodesmith.contracts.nats.messages import (
     CancelReply,
     Command,
     CommandReply,
-    ModelQuestion,
-    ModelReply,
-    ModelStopped,
     OpQuestion,
     OpReply,
-    StopOrder,
 )
 from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.contracts.nats.presence import StopOrder
+from nodesmith.contracts.nats.running_models import ModelQuestion, ModelReply, ModelStopped
 
 log = structlog.stdlib.get_logger(__name__)
 

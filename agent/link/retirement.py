@@ -8,7 +8,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict
 
 from nodesmith.agent.disk.durable_files import write_durably
-from nodesmith.contracts.nats.messages import StopWhy
+from nodesmith.contracts.nats.presence import StopWhy
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -1,6 +1,7 @@
 """Verifies orders against the trust list that this node pinned, using the control plane's clock."""
 
 import asyncio
+import time
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -19,6 +20,8 @@ from nodesmith.runtime.trust_lists import NotTrusted, first_contact, follow, rea
 log = structlog.stdlib.get_logger(__name__)
 
 CHAIN_PATH = "/api/v1/trust"
+ASK_AGAIN_S = 10.0
+"""minimum between two requests because of unknown keys: whoever controls NATS can invent any number of them"""
 _TIMEOUT_S = 10.0
 _MAX_CLOCK_LEAD_MS = 24 * 3600 * 1000
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -78,6 +81,8 @@ class PinnedTrust:
         """the control plane's clock minus ours; None until it has answered"""
         self._newest_iat = 0
         self._refreshing = asyncio.Lock()
+        self._looking_up = asyncio.Lock()
+        self._looked_up_at = float("-inf")
         self._keys: dict[str, tuple[VerifyKey, int]] = {}
         self._pinned: SignedTrustList | None = None
         if (pinned := pins.load()) is not None:
@@ -101,6 +106,16 @@ class PinnedTrust:
                 self._pins.save(newest)
                 self._use_list(newest)
                 log.info("trust.pinned", version=self.version)
+
+    async def look_up(self, kid: str) -> None:
+        """Refresh because of an unknown key, at most once in `ASK_AGAIN_S`. Raises `NotTrusted`."""
+        async with self._looking_up:
+            if kid in self._keys:  # a concurrent call has fetched it
+                return
+            if time.monotonic() - self._looked_up_at < ASK_AGAIN_S:
+                raise NotTrusted(f"It asked for newer keys less than {ASK_AGAIN_S:.0f} s ago.")
+            self._looked_up_at = time.monotonic()
+            await self.refresh()
 
     def verify(self, purpose: str, signed: Signed) -> None:
         """Verify a signature; raises `UnknownKey`, `KeyExpired` or `BadSignature`."""
@@ -135,6 +150,12 @@ class PinnedTrust:
         self._clock_offset_ms = int(server_time.timestamp() * 1000) - _now_ms()
 
     def _verify_chain(self, chain: TrustChain) -> SignedTrustList:
+        try:
+            return self._verified(chain)
+        except ValueError as error:
+            raise NotTrusted("The control plane sent trust lists that this agent cannot read.") from error
+
+    def _verified(self, chain: TrustChain) -> SignedTrustList:
         if self._pinned is None:
             return first_contact(chain, self._expected)
         try:

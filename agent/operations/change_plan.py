@@ -10,7 +10,7 @@ from pydantic import Field
 
 from nodesmith.agent.run.backend_process import ProcessRecord
 from nodesmith.contracts.nats.messages import Installed, Message, UpgradePolicy
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.wire_enum import WireEnum
 
 

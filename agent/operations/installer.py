@@ -12,7 +12,8 @@ from nodesmith.agent.operations.job import Done, Job
 from nodesmith.agent.operations.version_switch import VersionSwitch
 from nodesmith.agent.threads import Threads
 from nodesmith.contracts.nats.messages import Command, Installed
-from nodesmith.domain.operation import Kind, Phase, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Phase, Reason
 
 
 class Installer:

@@ -11,7 +11,7 @@ from nodesmith.agent.operations.change_plan import ChangePlan
 from nodesmith.agent.operations.failures import OperationFailed, Stopped, readable
 from nodesmith.agent.operations.progress import Gauge
 from nodesmith.contracts.nats.messages import Command, Installed, Outcome, Result
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.operation import Reason
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Job:
         self.stopped_at = 0.0
         self.verdict: Result | None = None
         """cancelled or interrupted, once claimed"""
-        self._committed = command.kind is Kind.REMOVE
+        self._committed = not command.kind.rules.cancellable_on_node
         self._work: asyncio.Task[Done] | None = None
         self._begun = asyncio.Event()
         self._tombstone_settled = asyncio.Event()

@@ -8,7 +8,8 @@ import structlog
 from nodesmith.agent.link.trust import KeyExpired, PinnedTrust, UnknownKey
 from nodesmith.contracts.nats.messages import Answer, Command, CommandReply, Signed
 from nodesmith.contracts.nats.orders import Order, Request, SignedCommand
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 from nodesmith.runtime.signing import ORDER, REQUEST, BadSignature
 from nodesmith.runtime.trust_lists import NotTrusted
 
@@ -99,9 +100,9 @@ class OrderVerifier:
 
     async def _refresh_trust(self, kid: str) -> None:
         try:
-            await self._trust.refresh()
+            await self._trust.look_up(kid)
         except NotTrusted as error:
-            message = f"The order is signed by the key {kid}, which this node does not know. {error}"
+            message = f"This node does not trust the key {kid} that signed the order. {error}"
             raise OrderRefused(message, Reason.ORDER) from error
 
     def _check_addressee(self, order: Order) -> None:

@@ -11,7 +11,7 @@ from nodesmith.agent.operations.journal import DiskJournal, JournalEntry, Journa
 from nodesmith.agent.run.backend_process import BackendProcess
 from nodesmith.agent.run.process_records import ProcessRecords
 from nodesmith.contracts.nats.messages import Outcome, Result
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -18,7 +18,8 @@ from nodesmith.agent.run.backend_processes import RunningProcesses, addresses_of
 from nodesmith.agent.run.supervisor import DidNotStart, ProcessKeeper
 from nodesmith.agent.threads import Threads
 from nodesmith.contracts.nats.messages import Command, Installed, Outcome, Result
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 
 log = structlog.stdlib.get_logger(__name__)
 

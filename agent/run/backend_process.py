@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,14 +12,11 @@ import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
 from nodesmith.agent.run.confinement import Launch
+from nodesmith.runtime.process_identity import boot_id, started_at
 
 _POLL_S = 0.2
 _KILL_S = 5.0
 _SAME_START_S = 0.005
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_STATE, _START_TIME = 0, 19
-"""fields of /proc/<pid>/stat, counted after the name"""
-_ENDED = (b"Z", b"X", b"x")
 
 
 class ProcessRecord(BaseModel):
@@ -62,33 +58,6 @@ def identity_of(folder: Path) -> str:
     except OSError:
         return ""
     return f"{seen.st_dev}:{seen.st_ino}"
-
-
-def boot_id() -> str:
-    """Return the kernel's boot id; empty where the kernel has none."""
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
-
-
-def started_at(pid: int) -> float:
-    """Return the start time in seconds since boot, which clock changes do not affect; 0 when it has ended."""
-    if sys.platform != "linux":
-        return _created_at(pid)
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
-    except OSError:
-        return 0.0
-    return int(fields[_START_TIME]) / os.sysconf("SC_CLK_TCK") if fields[_STATE] not in _ENDED else 0.0
-
-
-def _created_at(pid: int) -> float:
-    try:
-        found = psutil.Process(pid)
-        return found.create_time() if found.status() != psutil.STATUS_ZOMBIE else 0.0
-    except psutil.NoSuchProcess:
-        return 0.0
 
 
 class BackendProcess:

@@ -7,16 +7,16 @@ A backend runs third-party code on the agent's machine, often as the agent's use
 import enum
 import os
 import pwd
-import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nodesmith.agent.disk.tree_removal import remove_tree
 from nodesmith.agent.run import launcher
 from nodesmith.agent.run.accounts import Account
 from nodesmith.agent.run.health import declaration_of
-from nodesmith.contracts.nats.messages import BackendConfinement
+from nodesmith.contracts.nats.presence import BackendConfinement
 
 _PROGRAMS = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix/store", "/gnu/store")
 _CONFIGURATION = """
@@ -123,7 +123,7 @@ class Confinement:
         """Delete the scratch folders of backends that are no longer installed."""
         for folder in (self.home / "scratch").glob("*"):
             if folder.name not in families:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(folder)
 
     def weaknesses(self) -> list[str]:
         """List what backends can reach although they should not, for the log."""
@@ -167,7 +167,7 @@ class Confinement:
         folder = self.home.absolute() / "scratch" / family
         scratch = Scratch(folder / "home", folder / "tmp")
         if scratch.home.exists() and scratch.home.stat().st_uid != self._uid():
-            shutil.rmtree(folder)
+            remove_tree(folder)
         for each in (scratch.home, scratch.tmp):
             if not each.exists():
                 self._make(each)

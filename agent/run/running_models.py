@@ -12,8 +12,8 @@ from nodesmith.agent.run import logs
 from nodesmith.agent.run.backend_process import ProcessRecord
 from nodesmith.agent.run.logs import LogChunk, LogRing
 from nodesmith.agent.run.supervisor import ProcessKeeper, Supervisor
-from nodesmith.contracts.nats.messages import (
-    Command,
+from nodesmith.contracts.nats.messages import Command
+from nodesmith.contracts.nats.running_models import (
     LogsQuestion,
     LogsReply,
     ModelQuestion,

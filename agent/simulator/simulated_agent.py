@@ -32,19 +32,18 @@ from nodesmith.contracts.nats.messages import (
     CancelReply,
     Command,
     CommandReply,
-    Heartbeat,
     Installed,
     OpQuestion,
     OpReply,
     Outcome,
     Progress,
-    Resources,
     Result,
-    StopOrder,
 )
 from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.contracts.nats.presence import Heartbeat, Resources, StopOrder
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Protocol
-from nodesmith.domain.operation import Kind, Phase, Reason
+from nodesmith.domain.operation import Phase, Reason
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -125,7 +124,7 @@ class SimulatedInstaller:
             self._installed.pop(command.family, None)
             self._previous.pop(command.family, None)
             return Done(changed=before is not None, before=before)
-        if before is None and command.kind is not Kind.INSTALL:
+        if before is None and command.kind.rules.needs_installed:
             raise OperationFailed(Reason.NOT_INSTALLED, f"{command.family} is not installed on this node.")
         if command.kind is Kind.ROLLBACK:
             return self._roll_back(job, before)

@@ -26,8 +26,9 @@ from nodesmith.bus.commands import serve_localai
 from nodesmith.bus.connection import Bus, node_bus
 from nodesmith.bus.reports import NodeReports
 from nodesmith.contracts.http.nodes import RegisterRequest
-from nodesmith.contracts.nats.messages import BackendList, Command, CommandReply, Progress, Result, StopOrder
-from nodesmith.domain.operation import Kind
+from nodesmith.contracts.nats.messages import BackendList, Command, CommandReply, Progress, Result
+from nodesmith.contracts.nats.presence import StopOrder
+from nodesmith.domain.kinds import Kind
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -9,6 +9,8 @@ from nodesmith.api.auth import Operator, viewer
 from nodesmith.api.dependencies import Dependencies, Deps
 from nodesmith.api.localai.views import batch_job_status, job_status, with_open_operations
 from nodesmith.api.problems import responses
+from nodesmith.api.views.batches import batch_view
+from nodesmith.api.views.operations import operation_view
 from nodesmith.contracts.http.galleries import CataloguePage, UpgradeInfo
 from nodesmith.contracts.http.localai import JobStatus
 from nodesmith.contracts.http.operations import OperationFilter
@@ -84,4 +86,7 @@ async def list_uses(deps: Deps) -> dict[str, list[str]]:
 async def get_job(job_id: Annotated[str, Path(description="The jobID of an install.")], deps: Deps) -> JobStatus:
     """LocalAI's job status; an unknown id is reported as `queued`."""
     operation = await deps.operations.find(job_id)
-    return job_status(operation) if operation else batch_job_status(await deps.batches.find(job_id))
+    if operation is not None:
+        return job_status(operation_view(operation))
+    batch = await deps.batches.find(job_id)
+    return batch_job_status(batch_view(batch)) if batch is not None else JobStatus()

@@ -8,7 +8,7 @@ from nodesmith.api.dependencies import BackendName, Deps, IdempotencyKey
 from nodesmith.api.problems import responses
 from nodesmith.contracts.http.localai import ApplyRequest, ExternalRequest, JobReference, LocalaiJob
 from nodesmith.contracts.temporal.batches import BatchAccepted, BatchRequest
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 
 router = APIRouter(tags=["LocalAI"])
 

@@ -10,12 +10,14 @@ from nodesmith.api.batch_start import start_batch
 from nodesmith.api.dependencies import BackendName, Deps, IdempotencyKey
 from nodesmith.api.localai.views import batch_op_status, batch_succeeded, op_status
 from nodesmith.api.problems import respond, responses
+from nodesmith.api.views.batches import batch_detail
+from nodesmith.api.views.operations import operation_view
 from nodesmith.api.wait_for_end import batch_end
 from nodesmith.contracts.http.localai import OpStatus
 from nodesmith.contracts.http.operations import Done
 from nodesmith.contracts.temporal.batches import BatchRequest
 from nodesmith.domain.errors import NoAnswer
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 
 router = APIRouter(tags=["LocalAI"])
 
@@ -34,9 +36,9 @@ async def get_op_status(
 ) -> OpStatus | JSONResponse:
     """LocalAI's OpStatus. An unknown id is a 500, as its clients expect."""
     if operation := await deps.operations.find(job_id):
-        return op_status(operation)
+        return op_status(operation_view(operation))
     if batch := await deps.batches.detail(job_id):
-        return batch_op_status(batch)
+        return batch_op_status(batch_detail(batch))
     return respond(request, 500, "unknown_operation", UNKNOWN_ID)
 
 
@@ -54,7 +56,8 @@ async def delete_everywhere_and_wait(
     ended = await batch_end(deps, batch_id)
     if ended is None:
         raise NoAnswer(f"{backend} is still being removed; batch {batch_id} continues.", batch=batch_id)
-    if not batch_succeeded(ended):
-        status = batch_op_status(ended)
-        return respond(request, 500, "operation_failed", status.error or ended.message, facts={"batch": batch_id})
+    batch = batch_detail(ended)
+    if not batch_succeeded(batch):
+        status = batch_op_status(batch)
+        return respond(request, 500, "operation_failed", status.error or batch.message, facts={"batch": batch_id})
     return Done(success=True, message="Backend deleted successfully")

@@ -2,44 +2,44 @@
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import TypeAdapter
 
 from nodesmith.api import auditing
 from nodesmith.api.auth import Admin, Operator, admin, operator, viewer
 from nodesmith.api.dependencies import Deps, IdempotencyKey
-from nodesmith.api.node_lookup import Node, known_node
+from nodesmith.api.node_lookup import NodeName, known_node
 from nodesmith.api.operation_start import start_operation
 from nodesmith.api.problems import respond, responses
 from nodesmith.api.v1.nodes import Why
+from nodesmith.api.views.nodes import node_view, nodes_json
 from nodesmith.api.wait_for_end import operation_end
+from nodesmith.contracts import words
 from nodesmith.contracts.http.localai import DeleteBody
 from nodesmith.contracts.http.nodes import Approved, DrainPolicy, LifecycleChanged, NodeView
 from nodesmith.contracts.http.operations import InstallRequest, JobAccepted
 from nodesmith.contracts.http.shared import Message, ReasonBody
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.domain.errors import NoAnswer
-from nodesmith.domain.operation import Kind, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import State
 from nodesmith.store.nodes.node_list import NodeQuery
 
 router = APIRouter(prefix="/api/nodes", tags=["LocalAI"], dependencies=[Depends(viewer)])
-
-_NODES = TypeAdapter(list[NodeView])
 
 
 @router.get("", response_model=list[NodeView], responses=responses())
 async def list_all_nodes(deps: Deps) -> Response:
     """All nodes, sorted by name."""
     found = await deps.node_list.page(NodeQuery())
-    return Response(_NODES.dump_json(found.nodes), media_type="application/json")
+    return Response(nodes_json(found.nodes), media_type="application/json")
 
 
 @router.get("/{node}", responses=responses(400, 404))
-async def get_one_node(node: Node, deps: Deps) -> NodeView:
-    return await known_node(deps, node)
+async def get_one_node(node: NodeName, deps: Deps) -> NodeView:
+    return node_view(await known_node(deps, node))
 
 
 @router.delete("/{node}", responses=responses(400, 404))
-async def remove_node(node: Node, deps: Deps, actor: Admin, reason: Why = "") -> LifecycleChanged:
+async def remove_node(node: NodeName, deps: Deps, actor: Admin, reason: Why = "") -> LifecycleChanged:
     return await deps.lifecycle.remove(node, actor=actor, reason=reason)
 
 
@@ -49,32 +49,32 @@ async def remove_node(node: Node, deps: Deps, actor: Admin, reason: Why = "") ->
     dependencies=[Depends(admin)],
     responses=responses(400, 404),
 )
-async def approve(node: Node, deps: Deps) -> Approved:
+async def approve(node: NodeName, deps: Deps) -> Approved:
     """Admit a node that has registered."""
     return Approved(**(await deps.registration.approve(node)).model_dump())
 
 
 @router.post("/{node}/drain", responses=responses(400, 404))
-async def drain(node: Node, deps: Deps, actor: Operator, body: ReasonBody | None = None) -> LifecycleChanged:
+async def drain(node: NodeName, deps: Deps, actor: Operator, body: ReasonBody | None = None) -> LifecycleChanged:
     """Give the node no new work; what runs is finished."""
     reason = body.reason if body else ""
     return await deps.lifecycle.drain(node, running=DrainPolicy.FINISH, actor=actor, reason=reason)
 
 
 @router.post("/{node}/resume", dependencies=[Depends(operator)], responses=responses(400, 404))
-async def resume(node: Node, deps: Deps) -> LifecycleChanged:
+async def resume(node: NodeName, deps: Deps) -> LifecycleChanged:
     return await deps.lifecycle.resume(node)
 
 
 @router.get("/{node}/backends", responses=responses(400, 404, 504))
-async def list_installed_backends(node: Node, deps: Deps) -> list[Installed]:
+async def list_installed_backends(node: NodeName, deps: Deps) -> list[Installed]:
     """What is on the node's disk, read from the node itself."""
     return await deps.inventory.refresh(await known_node(deps, node))
 
 
 @router.post("/{node}/backends/install", status_code=202, responses=responses(400, 404, 409))
 async def install(
-    node: Node, body: InstallRequest, request: Request, deps: Deps, actor: Operator, *, key: IdempotencyKey = None
+    node: NodeName, body: InstallRequest, request: Request, deps: Deps, actor: Operator, *, key: IdempotencyKey = None
 ) -> JobAccepted:
     """Install a backend on one node. Durable once this has responded; never waits for the node."""
     return await start_operation(request, deps, Kind.INSTALL, node, body, actor=actor, key=key)
@@ -82,7 +82,7 @@ async def install(
 
 @router.post("/{node}/backends/upgrade", status_code=202, responses=responses(400, 404, 409))
 async def upgrade(
-    node: Node, body: InstallRequest, request: Request, deps: Deps, actor: Operator, *, key: IdempotencyKey = None
+    node: NodeName, body: InstallRequest, request: Request, deps: Deps, actor: Operator, *, key: IdempotencyKey = None
 ) -> JobAccepted:
     """Upgrade a backend on one node, to the newest or to the named version."""
     return await start_operation(request, deps, Kind.UPGRADE, node, body, actor=actor, key=key)
@@ -90,7 +90,7 @@ async def upgrade(
 
 @router.post("/{node}/backends/delete", response_model=Message, responses=responses(400, 404, 409, 504))
 async def delete_backend(
-    node: Node, body: DeleteBody, request: Request, deps: Deps, actor: Operator, *, key: IdempotencyKey = None
+    node: NodeName, body: DeleteBody, request: Request, deps: Deps, actor: Operator, *, key: IdempotencyKey = None
 ) -> Message | JSONResponse:
     """Remove a backend and wait up to two minutes. 504: the removal continues under the named job id."""
     removal = InstallRequest(backend=body.backend)
@@ -104,6 +104,6 @@ async def delete_backend(
             op_id=accepted.jobID,
         )
     if ended.state is not State.SUCCEEDED:
-        message = f"backend deletion failed: {ended.message}"
+        message = f"backend deletion failed: {words.describe(ended).sentence}"
         return respond(request, 500, "operation_failed", message, facts={"op_id": ended.op_id, "state": ended.state})
     return Message(message="backend deleted")

@@ -8,7 +8,7 @@ from nodesmith.api.problems import responses
 from nodesmith.contracts.http.models import NodeModel
 from nodesmith.contracts.http.nodes import LeaveBody, RegisterRequest, RegisterResponse
 from nodesmith.contracts.http.shared import Message
-from nodesmith.contracts.nats.messages import Heartbeat, Resources
+from nodesmith.contracts.nats.presence import Heartbeat, Resources
 
 router = APIRouter(prefix="/api/node", tags=["nodes: self-service"], dependencies=[Depends(own_node)])
 

@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nodesmith.contracts.http.batches import BatchDetail, BatchView, MemberView
 from nodesmith.contracts.http.galleries import CatalogueEntry, CataloguePage
 from nodesmith.contracts.http.localai import JobStatus, OpStatus
 from nodesmith.contracts.http.operations import OperationView
-from nodesmith.contracts.temporal.batches import ENDED_BATCHES, BatchDetail, BatchState, BatchView, MemberView
-from nodesmith.contracts.words import LOCALAI_OUTCOMES, LOCALAI_TASK_TYPES
+from nodesmith.contracts.words import LOCALAI_OUTCOMES
+from nodesmith.domain.batch import ENDED_BATCHES, BatchState
 from nodesmith.domain.identity import family_of
-from nodesmith.domain.operation import ENDED, OPEN, Kind, State
+from nodesmith.domain.operation import ENDED, ON_NODE, OPEN, Operation, State
 
 _BAD = (State.FAILED, State.EXPIRED, State.DEAD_LETTER, "conflict", "refused", "not_started")
 _UNSETTLED = {*OPEN, "waiting_for_turn"}
-_ON_THE_NODE = {State.RUNNING, State.STILL_INSTALLING}
 _NODE_STATUS = {
     State.QUEUED: "queued",
     State.WAITING: "queued",
@@ -24,27 +24,23 @@ _NODE_STATUS = {
 }
 
 
-def job_status(operation: OperationView | None) -> JobStatus:
-    """The status that LocalAI's picker polls; an unknown id is reported as queued."""
-    if operation is None:
-        return JobStatus()
+def job_status(operation: OperationView) -> JobStatus:
+    """The status that LocalAI's picker polls."""
     outcome = LOCALAI_OUTCOMES.get(operation.state)
     return JobStatus(
         progress=operation.progress.percentage,
         message="completed" if operation.state is State.SUCCEEDED else operation.message,
         galleryElementName=operation.backend,
         processed=operation.state in ENDED,
-        deletion=operation.kind is Kind.REMOVE,
+        deletion=operation.kind.rules.removes,
         queued=False,
         error=operation.message if outcome == "failed" else None,
         completed=True if operation.state is State.SUCCEEDED else None,
     )
 
 
-def batch_job_status(batch: BatchView | None) -> JobStatus:
+def batch_job_status(batch: BatchView) -> JobStatus:
     """A batch as one job: processed when every node has its result."""
-    if batch is None:
-        return JobStatus()
     ended, failed = batch.state in ENDED_BATCHES, _failed(batch)
     members, clean = sum(batch.counts.values()), batch_succeeded(batch)
     return JobStatus(
@@ -52,7 +48,7 @@ def batch_job_status(batch: BatchView | None) -> JobStatus:
         message="completed" if clean else batch.message,
         galleryElementName=batch.backend,
         processed=ended,
-        deletion=batch.kind is Kind.REMOVE,
+        deletion=batch.kind.rules.removes,
         queued=False,
         error=f"{failed} of {members} nodes failed" if ended and failed else None,
         completed=True if clean else None,
@@ -77,7 +73,7 @@ def op_status(operation: OperationView) -> OpStatus:
     """One operation as LocalAI's OpStatus."""
     gauge, outcome = operation.progress, LOCALAI_OUTCOMES.get(operation.state)
     return OpStatus(
-        deletion=operation.kind is Kind.REMOVE,
+        deletion=operation.kind.rules.removes,
         error=operation.message if outcome == "failed" else None,
         processed=operation.state in ENDED,
         message="completed" if operation.state is State.SUCCEEDED else operation.message,
@@ -97,7 +93,7 @@ def batch_op_status(batch: BatchDetail) -> OpStatus:
     ended = batch.state in ENDED_BATCHES
     bad = "; ".join(f"{each.node_name}: {each.detail or each.state}" for each in batch.members if each.state in _BAD)
     return OpStatus(
-        deletion=batch.kind is Kind.REMOVE,
+        deletion=batch.kind.rules.removes,
         error=bad or None if ended else None,
         processed=ended,
         message="completed" if batch_succeeded(batch) else batch.message,
@@ -121,9 +117,9 @@ def _member(member: MemberView) -> dict[str, Any]:
     return {**node, "error": member.detail or member.state} if member.state in _BAD else node
 
 
-def with_open_operations(page: CataloguePage, open_operations: Sequence[OperationView]) -> CataloguePage:
+def with_open_operations(page: CataloguePage, open_operations: Sequence[Operation]) -> CataloguePage:
     """Mark the catalogue entries that have an open operation on any node."""
-    open_by_name: dict[str, list[OperationView]] = {}
+    open_by_name: dict[str, list[Operation]] = {}
     for operation in open_operations:
         open_by_name.setdefault(family_of(operation.backend), []).append(operation)
     busy = {entry.id: found for entry in page.backends if (found := _oldest_operation(entry, open_by_name))}
@@ -133,27 +129,25 @@ def with_open_operations(page: CataloguePage, open_operations: Sequence[Operatio
     return page.model_copy(update={"backends": in_work, "processingBackends": jobs, "taskTypes": kinds})
 
 
-def _oldest_operation(
-    entry: CatalogueEntry, open_by_name: Mapping[str, Sequence[OperationView]]
-) -> OperationView | None:
+def _oldest_operation(entry: CatalogueEntry, open_by_name: Mapping[str, Sequence[Operation]]) -> Operation | None:
     """Return the oldest open operation; one that names a version counts for that version only."""
     found = open_by_name.get(family_of(entry.name), ())
     return next((each for each in found if not each.version or each.version == entry.version), None)
 
 
-def _marked_busy(entry: CatalogueEntry, operation: OperationView | None) -> CatalogueEntry:
+def _marked_busy(entry: CatalogueEntry, operation: Operation | None) -> CatalogueEntry:
     if operation is None:
         return entry
-    is_removal = operation.kind is Kind.REMOVE
+    is_removal = operation.kind.rules.removes
     return entry.model_copy(
         update={"processing": True, "jobID": operation.batch_id or operation.op_id, "isDeletion": is_removal}
     )
 
 
-def _task_of(operation: OperationView) -> str:
+def _task_of(operation: Operation) -> str:
     if operation.state in (State.QUEUED, State.WAITING):
         return "Waiting"
-    return "Deletion" if operation.kind is Kind.REMOVE else "Installation"
+    return "Deletion" if operation.kind.rules.removes else "Installation"
 
 
 def history_entry(operation: OperationView) -> dict[str, Any]:
@@ -166,7 +160,7 @@ def history_entry(operation: OperationView) -> dict[str, Any]:
         "jobID": operation.op_id,
         "isBackend": True,
         "nodeID": operation.node_id,
-        "taskType": "deletion" if operation.kind is Kind.REMOVE else "installation",
+        "taskType": "deletion" if operation.kind.rules.removes else "installation",
         "outcome": outcome,
         "startedAt": ours["created_at"],
         "finishedAt": ours["ended_at"],
@@ -186,7 +180,7 @@ def list_order(operation: OperationView) -> tuple[int, str, str]:
 
 
 def _localai_fields(operation: OperationView) -> dict[str, Any]:
-    is_removal = operation.kind is Kind.REMOVE
+    is_removal = operation.kind.rules.removes
     waits = operation.state in (State.QUEUED, State.WAITING)
     always = {
         "id": operation.backend,
@@ -194,7 +188,7 @@ def _localai_fields(operation: OperationView) -> dict[str, Any]:
         "fullName": operation.backend,
         "jobID": operation.op_id,
         "progress": int(operation.progress.percentage),
-        "taskType": "Waiting" if waits else LOCALAI_TASK_TYPES.get(operation.kind, "Installation"),
+        "taskType": "Waiting" if waits else "deletion" if is_removal else "Installation",
         "isDeletion": is_removal,
         "isBackend": True,
         "isQueued": waits,
@@ -208,7 +202,7 @@ def _localai_fields(operation: OperationView) -> dict[str, Any]:
 
 def _cancellable(operation: OperationView) -> bool:
     """Only where a cancel can take effect: a removal that has reached its node is completed."""
-    is_past_it = operation.kind is Kind.REMOVE and operation.state in _ON_THE_NODE
+    is_past_it = operation.state in ON_NODE and not operation.kind.rules.cancellable_on_node
     return operation.state not in ENDED and not is_past_it
 
 

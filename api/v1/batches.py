@@ -9,14 +9,14 @@ from nodesmith.api.auth import Operator, require_uri_right, viewer
 from nodesmith.api.batch_start import start_batch
 from nodesmith.api.dependencies import Dependencies, Deps, IdempotencyKey
 from nodesmith.api.problems import responses
+from nodesmith.api.views.batches import batch_detail, batch_view
+from nodesmith.contracts.http.batches import BatchDetail, BatchView
 from nodesmith.contracts.http.shared import Page, ReasonBody
 from nodesmith.contracts.temporal.batches import (
     BatchAccepted,
-    BatchDetail,
     BatchPlan,
     BatchRequest,
     BatchRetry,
-    BatchView,
     batch_workflow_id,
 )
 from nodesmith.domain.errors import UnknownBatch
@@ -40,7 +40,7 @@ async def list_batches(
 ) -> Page[BatchView]:
     """Batches, newest first."""
     found, following = await deps.batches.listing(open_only=open_only, cursor=cursor, limit=limit)
-    return Page(items=[_with_link(deps, each) for each in found], next_cursor=following)
+    return Page(items=[_with_link(deps, batch_view(each)) for each in found], next_cursor=following)
 
 
 @router.post("", status_code=202, responses=_STARTED)
@@ -71,7 +71,7 @@ async def get_batch(batch_id: BatchId, deps: Deps) -> BatchDetail:
     found = await deps.batches.detail(batch_id)
     if found is None:
         raise UnknownBatch(f"There is no batch {batch_id}.", batch=batch_id)
-    return _with_link(deps, found)
+    return _with_link(deps, batch_detail(found))
 
 
 @router.post("/{batch_id}/retry", status_code=202, responses=_STARTED)
@@ -132,7 +132,7 @@ async def _order(
     found = await deps.batches.find(batch_id)
     if found is None:
         raise UnknownBatch(f"There is no batch {batch_id}.", batch=batch_id)
-    return _with_link(deps, found)
+    return _with_link(deps, batch_view(found))
 
 
 def _located(response: Response, accepted: BatchAccepted) -> BatchAccepted:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from nodesmith.api import auditing
 from nodesmith.api.auth import Bearer, Operator, Session, operator, still_admitted, viewer
 from nodesmith.api.dependencies import Deps
-from nodesmith.api.node_lookup import Node, known_node
+from nodesmith.api.node_lookup import NodeName, known_node
 from nodesmith.api.problems import responses
 from nodesmith.contracts.http.inventory import NodeInventory
 from nodesmith.contracts.http.models import (
@@ -21,7 +21,7 @@ from nodesmith.contracts.http.models import (
 )
 from nodesmith.contracts.http.operations import StopBody
 from nodesmith.contracts.http.shared import Message, Page
-from nodesmith.contracts.nats.messages import LogsQuestion
+from nodesmith.contracts.nats.running_models import LogsQuestion
 
 router = APIRouter(prefix="/api/v1/nodes/{node}", tags=["backends of a node"], dependencies=[Depends(viewer)])
 
@@ -41,13 +41,13 @@ _REFUSALS = responses(400, 404, 409, 504)
 
 
 @router.get("/inventory", responses=responses(400, 404))
-async def get_node_inventory(node: Node, deps: Deps) -> NodeInventory:
+async def get_node_inventory(node: NodeName, deps: Deps) -> NodeInventory:
     """What was on the node's disk at the last refresh; also for a node that is away."""
     return await deps.inventory.view(await known_node(deps, node))
 
 
 @router.post("/inventory/refresh", dependencies=[Depends(operator)], responses=responses(400, 404, 504))
-async def refresh_node_inventory(node: Node, deps: Deps) -> NodeInventory:
+async def refresh_node_inventory(node: NodeName, deps: Deps) -> NodeInventory:
     """Read the node's disk now."""
     known = await known_node(deps, node)
     await deps.inventory.refresh(known)
@@ -55,7 +55,7 @@ async def refresh_node_inventory(node: Node, deps: Deps) -> NodeInventory:
 
 
 @router.post("/backends/stop", status_code=202, responses=responses(400, 404, 409))
-async def stop_node_backend(node: Node, body: StopBody, request: Request, deps: Deps, _actor: Operator) -> Message:
+async def stop_node_backend(node: NodeName, body: StopBody, request: Request, deps: Deps, _actor: Operator) -> Message:
     """Stop the processes of a backend, or all of them. Nothing on the node's disk changes."""
     target = await known_node(deps, node)
     stopped = await deps.backend_stop.stop(target, body)
@@ -65,7 +65,7 @@ async def stop_node_backend(node: Node, body: StopBody, request: Request, deps: 
 
 @router.get("/backends/{backend}/logs", responses=_REFUSALS)
 async def read_node_logs(
-    node: Node,
+    node: NodeName,
     backend: Key,
     deps: Deps,
     token: Bearer,
@@ -84,24 +84,24 @@ async def read_node_logs(
 
 
 @router.get("/models", responses=_REFUSALS)
-async def list_node_models(node: Node, deps: Deps) -> Page[NodeModel]:
+async def list_node_models(node: NodeName, deps: Deps) -> Page[NodeModel]:
     """Running models of one node, read from the node itself."""
     return Page(items=await deps.models.running(await known_node(deps, node)))
 
 
 @router.post("/models/unload", responses=_REFUSALS)
-async def unload_node_model(node: Node, body: ModelBody, deps: Deps, _actor: Operator) -> Message:
+async def unload_node_model(node: NodeName, body: ModelBody, deps: Deps, _actor: Operator) -> Message:
     """Unload a model, all its replicas, on a node. A model that does not run counts as unloaded."""
     return await deps.models.unload(await known_node(deps, node), body.model_name)
 
 
 @router.post("/models/stop", responses=_REFUSALS)
-async def stop_node_model(node: Node, body: ModelStopBody, deps: Deps, _actor: Operator) -> ModelStopView:
+async def stop_node_model(node: NodeName, body: ModelStopBody, deps: Deps, _actor: Operator) -> ModelStopView:
     """Stop one process of a model; responds after it has ended."""
     return await deps.models.stop(await known_node(deps, node), body)
 
 
 @router.post("/models/delete", responses=_REFUSALS)
-async def delete_node_model(node: Node, body: ModelBody, deps: Deps, _actor: Operator) -> Message:
+async def delete_node_model(node: NodeName, body: ModelBody, deps: Deps, _actor: Operator) -> Message:
     """Unload a model and delete its files from the node."""
     return await deps.models.delete(await known_node(deps, node), body.model_name)

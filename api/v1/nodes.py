@@ -7,8 +7,9 @@ from pydantic import TypeAdapter
 
 from nodesmith.api.auth import Admin, Operator, admin, operator, viewer
 from nodesmith.api.dependencies import Deps
-from nodesmith.api.node_lookup import Node, known_node
+from nodesmith.api.node_lookup import NodeName, known_node
 from nodesmith.api.problems import responses
+from nodesmith.api.views.nodes import node_view
 from nodesmith.contracts.http.nodes import DrainPolicy, LifecycleChanged, NodePage, NodeView
 from nodesmith.contracts.http.shared import ReasonBody
 from nodesmith.domain.errors import InvalidRequest
@@ -70,33 +71,34 @@ async def list_nodes(
         cursor=cursor,
     )
     found = await deps.node_list.page(query)
-    page = NodePage.model_construct(items=found.nodes, total=found.total, next_cursor=found.next_cursor or None)
-    return Response(_PAGE.dump_json(page), media_type="application/json")  # validated as it was read
+    page = {"items": found.nodes, "total": found.total, "next_cursor": found.next_cursor or None}
+    answer = _PAGE.validate_python(page, from_attributes=True)
+    return Response(_PAGE.dump_json(answer), media_type="application/json")  # once through pydantic: pages are large
 
 
 @router.get("/{node}", responses=responses(400, 404))
-async def get_node(node: Node, deps: Deps) -> NodeView:
+async def get_node(node: NodeName, deps: Deps) -> NodeView:
     """One node; the status is computed at the time of the request."""
-    return await known_node(deps, node)
+    return node_view(await known_node(deps, node))
 
 
 @router.delete("/{node}", responses=responses(400, 404))
-async def delete_node(node: Node, deps: Deps, actor: Admin, reason: Why = "") -> LifecycleChanged:
+async def delete_node(node: NodeName, deps: Deps, actor: Admin, reason: Why = "") -> LifecycleChanged:
     """Remove a node: its operations end, its labels and inventory are deleted, history stays, its agent is stopped."""
     return await deps.lifecycle.remove(node, actor=actor, reason=reason)
 
 
 @router.post("/{node}/approve", dependencies=[Depends(admin)], responses=responses(400, 404))
-async def approve_node(node: Node, deps: Deps, body: ReasonBody | None = None) -> NodeView:
+async def approve_node(node: NodeName, deps: Deps, body: ReasonBody | None = None) -> NodeView:
     """Admit a node that has registered; it gets its credentials when it registers again."""
     del body  # the audit trail reads it
     await deps.registration.approve(node)
-    return await known_node(deps, node)
+    return node_view(await known_node(deps, node))
 
 
 @router.post("/{node}/drain", responses=responses(400, 404))
 async def drain_node(
-    node: Node, deps: Deps, actor: Operator, body: ReasonBody | None = None, running: OfRunning = DrainPolicy.FINISH
+    node: NodeName, deps: Deps, actor: Operator, body: ReasonBody | None = None, running: OfRunning = DrainPolicy.FINISH
 ) -> LifecycleChanged:
     """Give the node no new work until it is resumed. What has not begun ends as `cancelled: node drained`."""
     if running is DrainPolicy.UNKNOWN:
@@ -105,14 +107,14 @@ async def drain_node(
 
 
 @router.post("/{node}/resume", dependencies=[Depends(operator)], responses=responses(400, 404))
-async def resume_node(node: Node, deps: Deps, body: ReasonBody | None = None) -> LifecycleChanged:
+async def resume_node(node: NodeName, deps: Deps, body: ReasonBody | None = None) -> LifecycleChanged:
     """End a drain. This does not approve a pending node."""
     del body  # the audit trail reads it
     return await deps.lifecycle.resume(node)
 
 
 @router.post("/{node}/reset-credential", dependencies=[Depends(admin)], responses=responses(400, 404))
-async def reset_node_credential(node: Node, deps: Deps, body: ReasonBody | None = None) -> LifecycleChanged:
+async def reset_node_credential(node: NodeName, deps: Deps, body: ReasonBody | None = None) -> LifecycleChanged:
     """Release the name for another machine, which then waits for approval."""
     del body  # the audit trail reads it
     return await deps.lifecycle.reset_credential(node)

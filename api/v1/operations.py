@@ -11,6 +11,7 @@ from nodesmith.api.dependencies import Dependencies, Deps, IdempotencyKey
 from nodesmith.api.health import TEMPORAL
 from nodesmith.api.operation_start import start_operation
 from nodesmith.api.problems import responses
+from nodesmith.api.views.operations import operation_detail, operation_view
 from nodesmith.contracts.http.operations import (
     CancelAccepted,
     CancelBody,
@@ -61,12 +62,12 @@ async def list_operations(
     if scope is OperationScope.ENDED:
         times = {"since": _aware(since, "since"), "until": _aware(until, "until")}
         ended, following = await deps.history.page(wanted, **times, cursor=cursor, limit=limit)
-        return OperationPage(items=[deps.with_link(each) for each in ended], next_cursor=following)
+        return OperationPage(items=[deps.with_link(operation_view(each)) for each in ended], next_cursor=following)
     if since is not None or until is not None:
         raise InvalidRequest("since and until: use them with scope=ended.", field="since" if since else "until")
     found = await deps.operations.listing(wanted, scope=scope, cursor=cursor, limit=limit)
     return OperationPage(
-        items=[deps.with_link(each) for each in found.operations],
+        items=[deps.with_link(operation_view(each)) for each in found.operations],
         next_cursor=found.next_cursor,
         last_event_id=found.last_event_id,
         stale_since=deps.health.down_since(TEMPORAL),
@@ -171,7 +172,7 @@ async def _known(deps: Dependencies, op_id: str) -> OperationDetail:
     found = await deps.operations.detail(op_id)
     if found is None:
         raise UnknownOperation(f"There is no operation {op_id}.", op_id=op_id)
-    return deps.with_link(found)
+    return deps.with_link(operation_detail(found))
 
 
 def _aware(moment: datetime | None, field: str) -> datetime | None:

@@ -27,7 +27,7 @@ _CONTENT = {"application/gzip": {"schema": {"type": "string", "format": "binary"
     },
 )
 async def get_artifact(file: Annotated[str, Path(description="echo-1.tar.gz")], deps: Deps) -> FileResponse:
-    """Any role, or a node with its own credential."""
+    """Any role, or an approved node with its own credential."""
     archive = deps.artifacts / file
     if not _FILE_NAME.fullmatch(file) or not archive.is_file():
         raise HTTPException(404)

@@ -14,12 +14,10 @@ from nodesmith.cli.output.watch_batch import watch_batch
 from nodesmith.contracts.http.batches import BatchAccepted, BatchPlan, BatchRequest
 from nodesmith.contracts.http.operations import InstallRequest, JobAccepted
 from nodesmith.contracts.nats.messages import UpgradePolicy
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Backend, as in `backends ls`.", show_default=False)]
 Version = Annotated[str, typer.Option(help="Default: the newest version not marked broken.", show_default=False)]
-
-_ROUTES = {Kind.INSTALL: "install", Kind.UPGRADE: "upgrade", Kind.ROLLBACK: "rollback", Kind.REMOVE: "remove"}
 
 
 def register(backends: typer.Typer) -> None:
@@ -103,7 +101,7 @@ def _send_single(api: ApiClient, request: BatchRequest, *, wait: bool, as_json: 
     body = InstallRequest.model_construct(
         **{name: getattr(request, name) for name in InstallRequest.model_fields if name in request.model_fields_set}
     )
-    path = f"/api/nodes/{segment(request.nodes[0])}/backends/{_ROUTES[request.kind]}"
+    path = f"/api/nodes/{segment(request.nodes[0])}/backends/{request.kind}"
     accepted = read(JobAccepted, api.post_once(path, body))
     if wait:
         raise typer.Exit(_watch(api, accepted, as_json=as_json))

@@ -14,7 +14,8 @@ from nodesmith.cli.output.render import Column, ago, colored, facts, local_time,
 from nodesmith.cli.output.render import show as display
 from nodesmith.cli.output.terminal import print_line
 from nodesmith.contracts.http.nodes import NodeView
-from nodesmith.contracts.nats.messages import BackendConfinement, Installed
+from nodesmith.contracts.nats.messages import Installed
+from nodesmith.contracts.nats.presence import BackendConfinement
 from nodesmith.domain.node import NodeStatus
 
 Where = Annotated[

@@ -13,7 +13,8 @@ from nodesmith.cli.errors import INTERRUPTED, NOT_DONE, CommandFailed
 from nodesmith.cli.follow import LinkLost
 from nodesmith.cli.output.render import Column, colored, make_console, print_json_line, table
 from nodesmith.cli.output.terminal import print_line
-from nodesmith.contracts.http.batches import ENDED_BATCHES, BatchDetail, BatchState, MemberView
+from nodesmith.contracts.http.batches import BatchDetail, MemberView
+from nodesmith.domain.batch import ENDED_BATCHES, BatchState
 from nodesmith.domain.operation import State
 
 _EVERY_S = 0.5

@@ -7,25 +7,11 @@ from pydantic import Field
 
 from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.contracts.http.shared import ReasonBody, Shape
-from nodesmith.domain.operation import Kind, Reason
-from nodesmith.domain.wire_enum import WireEnum
+from nodesmith.domain.batch import BatchState
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 
 MOST_TARGETS = 10_000
-
-
-class BatchState(WireEnum):
-    RUNNING = auto()
-    PAUSED = auto()
-    CANCELLING = auto()
-    COMPLETED = auto()
-    """every member has its result; some may have failed"""
-    STOPPED = auto()
-    """too many failures: the remaining members were not started"""
-    CANCELLED = auto()
-    UNKNOWN = auto()
-
-
-ENDED_BATCHES = frozenset({BatchState.COMPLETED, BatchState.STOPPED, BatchState.CANCELLED})
 
 
 class BatchRequest(InstallRequest):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from nodesmith.contracts.http.shared import Message, Page, Shape
-from nodesmith.contracts.nats.messages import Resources
+from nodesmith.contracts.nats.presence import Resources
 from nodesmith.contracts.nats.readings import MOST_BYTES
 from nodesmith.domain import budget
 from nodesmith.domain import labels as labelling

@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 from nodesmith.contracts.http.shared import Address, Page, Shape
 from nodesmith.contracts.names import PlainName
 from nodesmith.contracts.nats.messages import CancelMode, Installed, UpgradePolicy
-from nodesmith.domain.operation import ENDED, Kind, Phase, Reason, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Gauge, Phase, Reason, State
 
 
 class InstallRequest(Shape):
@@ -101,13 +102,8 @@ class ProgressView(Shape):
     at: datetime | None = None
 
     def during(self, state: State) -> "ProgressView":
-        """Return the gauge as valid in that state: while an operation waits, its last attempt's gauge means nothing."""
-        if state is State.WAITING:
-            return ProgressView()
-        if state not in ENDED:
-            return self
-        done = {"bytes_done": self.bytes_total, "percentage": 100.0} if state is State.SUCCEEDED else {}
-        return self.model_copy(update={"phase": None, "rate": 0.0, "eta_s": None, **done})
+        """Return the gauge as valid in that state, for a client that learned of the state from an event."""
+        return ProgressView.model_validate(Gauge(**dict(self)).during(state), from_attributes=True)
 
 
 class OperationView(Shape):

@@ -3,7 +3,7 @@
 import json
 from datetime import datetime
 from enum import auto
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 from pydantic import (
     BaseModel,
@@ -18,25 +18,20 @@ from pydantic import (
 from nodesmith.contracts.http.shared import Address
 from nodesmith.contracts.nats.readings import (
     LONGEST_IDENTIFIER,
-    OR_NOT_KNOWN,
     ByteCount,
-    Bytes,
     Caption,
-    Captions,
     Decision,
     Elapsed,
     Eta,
     Identifier,
-    Moment,
     OpId,
-    OpIds,
     Percentage,
     Rate,
     RetryAfter,
     Sentence,
-    Word,
 )
-from nodesmith.domain.operation import Kind, Phase, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Phase, Reason
 from nodesmith.domain.wire_enum import WireEnum
 
 
@@ -307,146 +302,6 @@ class CancelReply(Message):
     error: Sentence = ""
 
 
-class LogsQuestion(Message):
-    """`backend.logs`: read the output of a backend. Without `cursor` the tail; with it, newer output, waited for."""
-
-    backend: str = ""
-    """a process key, or a backend's name; empty: list the keys"""
-    cursor: int | None = None
-    lines: int = 200
-    wait_s: float = 0.0
-    """follow: reply when there is more output, at the latest after this time"""
-
-
-class LogsReply(Message):
-    keys: list[str] = Field(default_factory=list)
-    """the processes that have a log"""
-    key: str = ""
-    lines: list[str] = Field(default_factory=list)
-    cursor: int = 0
-    """where the next request continues"""
-    error: str = ""
-
-
-class RunningModel(Message):
-    model_id: str
-    replica_index: int = 0
-    address: str = ""
-    """as seen on the node: 127.0.0.1:<port>"""
-    # protocol 2
-    backend: str = ""
-    version: str = ""
-
-
-class RunningModels(Message):
-    """Reply to `models.running`, without processes that are being stopped."""
-
-    models: list[RunningModel] = Field(default_factory=list)
-    error: str = ""
-
-    def encode(self) -> bytes:
-        """Include empty lists and every index: LocalAI's readers expect them."""
-        return self.model_dump_json(exclude_none=True).encode()
-
-
-class ModelQuestion(Message):
-    """`model.unload`, `model.stop` and `model.delete`."""
-
-    model_name: str = ""
-    address: str = ""
-    process_key: str = ""
-    expected_address: str = ""
-    force: bool = False
-    # protocol 2
-    signed: Signed | None = None
-    """the same message, signed: our own agents read only this"""
-
-
-class ModelReply(Message):
-    """Reply to `model.unload` and `model.delete`."""
-
-    success: bool = False
-    error: str = ""
-
-
-class ModelStopped(Message):
-    """Reply to `model.stop`, sent when the process has ended. If nothing runs: `terminated` without `matched`."""
-
-    matched: bool = False
-    freed: bool = False
-    terminated: bool = False
-    process_key: str = ""
-    address: str = ""
-    error: str = ""
-
-
-class BackendConfinement(Message):
-    """How the backends of a node are confined, as its agent determined at start-up."""
-
-    mode: Caption = ""
-    """on, off or require"""
-    landlock_abi: Decision = 0
-    """0: the kernel has no Landlock"""
-    user: Caption = ""
-    """the user that runs the backends"""
-    missing: Captions = Field(default_factory=list)
-    """what backends can reach although they should not"""
-
-
-class Resources(Message):
-    """A node's resources; 0 means none, None means unknown. Field names are LocalAI's."""
-
-    total_vram: Bytes = None
-    available_vram: Bytes = None
-    total_ram: Bytes = None
-    available_ram: Bytes = None
-    total_disk: Bytes = None
-    available_disk: Bytes = None
-    gpu_vendor: Word = None
-    gpu_compute_capability: Word = None
-    capability: Word = None
-    confinement: Annotated[BackendConfinement | None, OR_NOT_KNOWN] = None
-    """sent at registration; not by LocalAI workers"""
-
-
-class Heartbeat(Message):
-    """A heartbeat. It uses NATS, the link that carries commands, so that a dead link cannot look healthy."""
-
-    node_id: Identifier
-    boot_id: Identifier = ""
-    seq: Decision = 0
-    """increases within one boot: a replayed heartbeat is ignored"""
-    at: Moment = None
-    """the node's clock; increases over boots, so that a heartbeat of an old boot cannot be replayed"""
-    open_ops: OpIds = Field(default_factory=list)
-    resources: Resources = Field(default_factory=Resources)
-    trust_version: Decision = 0
-    """version of the trust list that the node has pinned; 0: not reported"""
-
-    @field_validator("resources", mode="before")
-    @classmethod
-    def _unreadable_is_not_known(cls, value: object) -> object:
-        return value if isinstance(value, dict | Resources) else {}
-
-    def encode(self) -> bytes:
-        return self.model_dump_json(exclude_none=True).encode()
-
-
-class StopWhy(WireEnum):
-    """Why the control plane stops a node; a LocalAI worker ignores the reason and leaves."""
-
-    ASKED = auto()
-    REMOVED = auto()
-    """an admin removed the node: the agent must not return on its own"""
-    CREDENTIAL_RESET = auto()
-    """the name was released for another machine: the agent must not return on its own"""
-    IDENTITY_IN_USE = auto()
-    """another process runs as this node: retry later"""
-    NOT_KNOWN = auto()
-    """the control plane does not know this node (an older registry was restored): register again"""
-    UNKNOWN = auto()
-
-
 class StopBackend(Message):
     """`backend.stop`: a backend, a model, or one `model#replica`; empty means all."""
 
@@ -454,21 +309,3 @@ class StopBackend(Message):
     force: bool = False
     signed: Signed | None = None
     """the same message, signed: our own agents read only this"""
-
-
-class StopOrder(Message):
-    """`nodes.<id>.stop`; an empty or `null` message is a plain order to leave."""
-
-    why: StopWhy = StopWhy.ASKED
-    boot_id: str = ""
-    """stops only the process of this boot; empty: all"""
-
-
-class BootQuestion(Message):
-    """`nodes.<id>.boot`: asks whether the process of this boot is connected; only that process replies."""
-
-    boot_id: str
-
-
-class BootReply(Message):
-    boot_id: str

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from nodesmith.contracts.nats.messages import Command, Message, Signed, UpgradePolicy
 from nodesmith.contracts.nats.readings import OpId
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 
 
 class Order(Message):

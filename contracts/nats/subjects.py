@@ -1,5 +1,7 @@
 """NATS subjects. The subjects of nodes are LocalAI's; protocol 2 adds outcome, cancel, op and heartbeat."""
 
+from nodesmith.domain.kinds import Kind
+
 _UNSAFE = str.maketrans(dict.fromkeys(".*> \t\n", "-"))
 
 
@@ -11,6 +13,11 @@ def token(identifier: str) -> str:
 def node_of(subject: str) -> str:
     """Return the token of the node that a subject names."""
     return subject.split(".")[1]
+
+
+def command(node_id: str, kind: Kind) -> str:
+    """Return the subject on which a node receives operations of that kind: one of the three below."""
+    return f"nodes.{token(node_id)}.backend.{kind.rules.subject}"
 
 
 def install(node_id: str) -> str:

@@ -1,30 +1,23 @@
 """Temporal names and payloads of batches, one request for many nodes. `contracts/http/batches.py` has HTTP shapes."""
 
 from datetime import datetime
-from enum import auto
 
 from pydantic import Field
 
 from nodesmith.contracts.http.batches import (
-    ENDED_BATCHES,
     MOST_TARGETS,
     BatchAccepted,
-    BatchDetail,
     BatchPlan,
     BatchRequest,
     BatchRetry,
-    BatchState,
-    BatchView,
-    FailureCause,
-    MemberView,
     PlannedMember,
     RetrySelect,
 )
 from nodesmith.contracts.temporal.operations import Intent, Limits, OperationRequest, Payload, Policy
+from nodesmith.domain.batch import ENDED_BATCHES, BatchState, MemberVerdict
 from nodesmith.domain.identity import derived_op_id
 from nodesmith.domain.node import Protocol
 from nodesmith.domain.operation import Reason, State
-from nodesmith.domain.wire_enum import WireEnum
 
 __all__ = [
     "ADMIT_MEMBERS",
@@ -45,7 +38,6 @@ __all__ = [
     "Admitted",
     "BatchAccepted",
     "BatchCarried",
-    "BatchDetail",
     "BatchInput",
     "BatchMember",
     "BatchOrder",
@@ -54,13 +46,10 @@ __all__ = [
     "BatchRequest",
     "BatchRetry",
     "BatchState",
-    "BatchView",
     "CancelMembers",
     "CloseBatch",
-    "FailureCause",
     "MemberReady",
     "MemberVerdict",
-    "MemberView",
     "MembersWatched",
     "PlannedMember",
     "RetrySelect",
@@ -93,17 +82,6 @@ def batch_workflow_id(batch_id: str) -> str:
 def member_op_id(batch_id: str, node_id: str) -> str:
     """Derived from the batch, so that a batch that is started twice requests the same operations."""
     return derived_op_id(batch_id, node_id)
-
-
-class MemberVerdict(WireEnum):
-    """The result of a member that has no operation in this batch."""
-
-    SKIPPED = auto()
-    CONFLICT = auto()
-    REFUSED = auto()
-    NOT_STARTED = auto()
-    NOTHING_TO_DO = auto()
-    UNKNOWN = auto()
 
 
 class Target(Payload):

@@ -7,8 +7,9 @@ from temporalio.common import SearchAttributeKey
 
 from nodesmith.contracts.durations import Duration
 from nodesmith.contracts.nats.messages import CancelMode, Installed, Outcome, UpgradePolicy
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Protocol
-from nodesmith.domain.operation import BACK_OFF_CAP, BACK_OFF_FIRST, Kind, Phase, Reason, State
+from nodesmith.domain.operation import BACK_OFF_CAP, BACK_OFF_FIRST, Phase, Reason, State
 
 CONTROL_QUEUE = "nodesmith"
 """for batches, the fleet monitor and short activities, so that none of them queues behind an install"""

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.http.sources import SourceAccess
 from nodesmith.contracts.nats.orders import Order
 from nodesmith.domain.audit_change import AuditChange
 from nodesmith.domain.errors import NotAllowed, UnknownSource
+from nodesmith.domain.node import Node
 from nodesmith.gallery.oci import is_reference, read_reference
 
 ACTION = "sources.hand_out"
@@ -47,7 +47,7 @@ class SourceSecrets:
     _audited: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
     """operations and hosts that are recorded in the audit trail"""
 
-    async def hand_out(self, node: NodeView, host: str) -> SourceAccess:
+    async def hand_out(self, node: Node, host: str) -> SourceAccess:
         """Return the access data of a host; without a matching operation the node does not learn whether any is set."""
         wanted = host.casefold()
         order = await self._find_order(node, wanted)
@@ -59,7 +59,7 @@ class SourceSecrets:
         await self._audit(node, order.op_id, wanted)
         return found
 
-    async def _find_order(self, node: NodeView, host: str) -> Order | None:
+    async def _find_order(self, node: Node, host: str) -> Order | None:
         """Find the operation by its signed order; rows and runs are not trusted."""
         for op_id in await self.operations.dispatched_to(node.id):
             order = await self.orders.read(op_id)
@@ -67,7 +67,7 @@ class SourceSecrets:
                 return order
         return None
 
-    async def _audit(self, node: NodeView, op_id: str, host: str) -> None:
+    async def _audit(self, node: Node, op_id: str, host: str) -> None:
         """Write one audit entry per operation and host, however often the node asks."""
         if (op_id, host) in self._audited:
             return

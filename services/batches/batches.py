@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.temporal import batches as names
 from nodesmith.contracts.temporal.batches import (
     BatchAccepted,
@@ -14,19 +13,19 @@ from nodesmith.contracts.temporal.batches import (
     BatchPlan,
     BatchRequest,
     BatchRetry,
-    BatchState,
-    MemberVerdict,
-    MemberView,
     RetrySelect,
     member_op_id,
     member_request,
 )
 from nodesmith.contracts.temporal.operations import Intent, Policy
+from nodesmith.domain.batch import BatchState, Member, MemberVerdict
 from nodesmith.domain.errors import InvalidRequest, NodesmithError, NotRetryable, OperationEnded, UnknownBatch
 from nodesmith.domain.idempotency import KeyClaim
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.node import Node
+from nodesmith.domain.operation import Reason, State
+from nodesmith.services.batches.payload_size import refuse_too_large
 from nodesmith.services.batches.planning import BatchPlanner, PlannedBatch, build_of, list_reasons, preview, target
-from nodesmith.services.operations.admission import STARTED, limits_of, operation_policy
+from nodesmith.services.operations.admission import limits_of, operation_policy, started
 from nodesmith.services.operations.idempotency import IdempotencyKeys, KeyedRequest
 from nodesmith.services.operations.intents import Intents, named_uri
 from nodesmith.services.operations.operation_lock import after_start
@@ -34,8 +33,6 @@ from nodesmith.services.operations.orders import Orders, ordered_part, wanted_of
 from nodesmith.services.ports import BatchRegistry, Inventory, NodeRegistry, OperationRuns
 
 DEFAULT_MAX_FAILURES = 3
-STOPS_ON_FAILURES = frozenset({Kind.UPGRADE, Kind.REMOVE, Kind.ROLLBACK})
-"""kinds that stop after a few failures by default"""
 FAILED: frozenset[str] = frozenset({State.FAILED, State.EXPIRED, State.DEAD_LETTER, MemberVerdict.CONFLICT})
 LEFT_OUT: frozenset[str] = frozenset({MemberVerdict.SKIPPED, MemberVerdict.NOTHING_TO_DO})
 """verdicts of members that the plan left out"""
@@ -97,13 +94,13 @@ class BatchService:
     ) -> BatchAccepted:
         """Start a new batch for unsuccessful members, with the same version, digest and limits."""
         retry = retry or BatchRetry()
-        before, view = await self.batches.request(batch_id), await self.batches.find(batch_id)
-        if before is None or view is None:
+        before, batch = await self.batches.request(batch_id), await self.batches.find(batch_id)
+        if before is None or batch is None:
             raise UnknownBatch(f"There is no batch {batch_id}.", batch=batch_id)
         asked = KeyedRequest.of(self.keys, actor, idempotency_key, route="batch retry", target=batch_id, body=retry)
         if begun := await self._find_started(asked, await asked.earlier()):
             return begun
-        chosen = [each for each in await self.batches.members(batch_id) if is_selected(each, view.state, retry.select)]
+        chosen = [each for each in await self.batches.members(batch_id) if is_selected(each, batch.state, retry.select)]
         targets, left_out = await self._retry_targets(before, chosen, retry.select)
         await self._refuse_not_ordered(before, targets)
         builds = await self._verified(before, targets)
@@ -130,8 +127,8 @@ class BatchService:
         return BatchPlanner(self.nodes, self.inventory, self.intents)
 
     async def _retry_targets(
-        self, before: BatchInput, chosen: Sequence[MemberView], select: RetrySelect
-    ) -> tuple[tuple[NodeView, ...], tuple[BatchMember, ...]]:
+        self, before: BatchInput, chosen: Sequence[Member], select: RetrySelect
+    ) -> tuple[tuple[Node, ...], tuple[BatchMember, ...]]:
         """The nodes to retry and those left out; raises with the reasons when none can be retried."""
         if not chosen:
             raise NotRetryable(f"Batch {before.batch_id} has {_NO_MEMBER[select]}.", batch=before.batch_id)
@@ -148,7 +145,7 @@ class BatchService:
             )
         return targets, (*removed, *left_out)
 
-    async def _refuse_not_ordered(self, before: BatchInput, targets: Sequence[NodeView]) -> None:
+    async def _refuse_not_ordered(self, before: BatchInput, targets: Sequence[Node]) -> None:
         """Retry only intents and nodes in signed orders of that batch: its run alone proves no admission."""
         orders = await self.orders.read_all([member_op_id(before.batch_id, node.id) for node in targets])
         ordered = {wanted_of(order) for order in orders}
@@ -159,7 +156,7 @@ class BatchService:
                 batch=before.batch_id,
             )
 
-    async def _verified(self, before: BatchInput, targets: Sequence[NodeView]) -> dict[str, Intent]:
+    async def _verified(self, before: BatchInput, targets: Sequence[Node]) -> dict[str, Intent]:
         """Check each build of the retry against the current policy of its gallery."""
         used = {build_of(node): before.builds.get(build_of(node), before.wanted) for node in targets}
         return {**before.builds, **await self.intents.verified(used)}
@@ -177,6 +174,7 @@ class BatchService:
         batch = batch_of(claim.op_id)
         if not batch.targets:
             raise InvalidRequest("A batch needs at least one node.", field="nodes")
+        refuse_too_large(batch)
         await self._order_all(batch)
         await self.runs.start_batch(batch)
         started = await self._read_started(batch) if asked.key else batch
@@ -228,7 +226,7 @@ _NO_MEMBER = {
 }
 
 
-def is_selected(member: MemberView, batch: BatchState, select: RetrySelect) -> bool:
+def is_selected(member: Member, batch: BatchState, select: RetrySelect) -> bool:
     """Whether a retry includes this member; never one that succeeded, is open or was left out."""
     never_begun = member.state == MemberVerdict.NOT_STARTED or member.reason is Reason.BATCH_STOPPED
     is_failed = member.state in FAILED or (never_begun and batch is not BatchState.CANCELLED)
@@ -246,7 +244,7 @@ def _all_builds(batch: BatchInput) -> tuple[Intent, ...]:
     return (batch.wanted, *batch.builds.values())
 
 
-def _removed(member: MemberView) -> BatchMember:
+def _removed(member: Member) -> BatchMember:
     return BatchMember(
         node_id=member.node_id, node_name=member.node_name, verdict=MemberVerdict.SKIPPED, detail="the node was removed"
     )
@@ -268,7 +266,7 @@ def _accepted(
         batch_id=batch.batch_id,
         jobID=batch.batch_id,
         statusUrl=f"/api/backends/job/{batch.batch_id}",
-        message=message if repeated else STARTED[batch.wanted.kind],
+        message=message if repeated else started(batch.wanted.kind),
         jobs=dict(jobs),
         skipped=dict(skipped),
         repeated=repeated,
@@ -278,4 +276,4 @@ def _accepted(
 def _max_failures(request: BatchRequest) -> int | None:
     if request.max_failures is not None:
         return request.max_failures
-    return DEFAULT_MAX_FAILURES if request.kind in STOPS_ON_FAILURES else None
+    return DEFAULT_MAX_FAILURES if request.kind.rules.stops_on_failures else None

@@ -3,23 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.contracts.temporal.batches import (
     BatchMember,
     BatchPlan,
     BatchRequest,
-    MemberVerdict,
     PlannedMember,
     Target,
 )
 from nodesmith.contracts.temporal.operations import Intent
+from nodesmith.domain.batch import MemberVerdict
+from nodesmith.domain.eligibility import RULES, obstacle
 from nodesmith.domain.errors import ConcreteBackend, InvalidRequest, NoBuildForNode, UnknownNode
-from nodesmith.domain.node import NodeStatus, NodeType
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.node import Node
 from nodesmith.domain.selector import parse
 from nodesmith.gallery.suitability import capability_of
-from nodesmith.services.operations.admission import CHANGES_INSTALLED, REQUIRES_INSTALLED
 from nodesmith.services.operations.intents import Intents
 from nodesmith.services.ports import Inventory, NodeRegistry
 
@@ -30,7 +29,7 @@ class PlannedBatch:
 
     builds: dict[str, Intent]
     """capability of a node -> its intent"""
-    targets: tuple[NodeView, ...]
+    targets: tuple[Node, ...]
     left_out: tuple[BatchMember, ...]
     installed: dict[str, Installed]
 
@@ -60,22 +59,22 @@ class BatchPlanner:
         return PlannedBatch(await self.intents.pinned(builds), targets, (*unsuited, *left_out), having)
 
     async def retry(
-        self, wanted: Intent, nodes: Sequence[NodeView], *, on_drained: bool
-    ) -> tuple[tuple[NodeView, ...], tuple[BatchMember, ...]]:
+        self, wanted: Intent, nodes: Sequence[Node], *, on_drained: bool
+    ) -> tuple[tuple[Node, ...], tuple[BatchMember, ...]]:
         """Divide these nodes into those that can be retried now and those left out."""
         having = await self._having(wanted.family)
         return divide(nodes, wanted.family, having, kind=wanted.kind, on_drained=on_drained)
 
     async def current(self, wanted: Intent, node_ids: Sequence[str]) -> dict[str, str]:
         """Node -> the digest to replace or remove there, for nodes with a current inventory."""
-        if wanted.kind not in CHANGES_INSTALLED:
+        if not wanted.kind.rules.changes_installed:
             return {}
         return await self.inventory.certain(wanted.family, node_ids)
 
     async def _having(self, family: str) -> dict[str, Installed]:
         return {node_id: installed for node_id, _, installed in await self.inventory.having(family)}
 
-    def _builds(self, request: BatchRequest, chosen: Sequence[NodeView]) -> tuple[dict[str, Intent], list[BatchMember]]:
+    def _builds(self, request: BatchRequest, chosen: Sequence[Node]) -> tuple[dict[str, Intent], list[BatchMember]]:
         """Resolve the build for each capability once; nodes without a suitable build are left out."""
         builds: dict[str, Intent] = {}
         unsuited: list[BatchMember] = []
@@ -92,7 +91,7 @@ class BatchPlanner:
 
     def _refuse_concrete(self, request: BatchRequest) -> None:
         """Refuse a hardware-specific build unless the request names its nodes."""
-        if request.nodes or request.uri or request.kind is Kind.REMOVE:
+        if request.nodes or request.uri or request.kind.rules.removes:
             return
         alternative = self.intents.catalogue.concrete_alternative(request.backend)
         if alternative is not None:
@@ -102,7 +101,7 @@ class BatchPlanner:
                 meta_alternative=alternative,
             )
 
-    async def _chosen(self, request: BatchRequest) -> Sequence[NodeView]:
+    async def _chosen(self, request: BatchRequest) -> Sequence[Node]:
         ways = [bool(request.nodes), bool(request.selector), request.everywhere]
         if sum(ways) != 1:
             raise InvalidRequest("Give exactly one of nodes, selector and everywhere.", field="nodes")
@@ -117,7 +116,7 @@ class BatchPlanner:
             raise InvalidRequest(f"The selector {request.selector} matches no node.", field="selector")
         return matching
 
-    async def _known(self, name: str) -> NodeView:
+    async def _known(self, name: str) -> Node:
         node = await self.nodes.find(name)
         if node is None:
             raise UnknownNode(f"There is no node {name}.", node=name)
@@ -138,45 +137,41 @@ def preview(plan: PlannedBatch) -> BatchPlan:
 
 
 def divide(
-    nodes: Sequence[NodeView], family: str, having: dict[str, Installed], *, kind: Kind, on_drained: bool
-) -> tuple[tuple[NodeView, ...], tuple[BatchMember, ...]]:
+    nodes: Sequence[Node], family: str, having: dict[str, Installed], *, kind: Kind, on_drained: bool
+) -> tuple[tuple[Node, ...], tuple[BatchMember, ...]]:
     """Divide nodes into those that take part and those left out."""
     judged = [(node, _why_not(node, family, having, kind=kind, on_drained=on_drained)) for node in nodes]
     return tuple(node for node, why in judged if why is None), tuple(why for _, why in judged if why is not None)
 
 
-def target(node: NodeView) -> Target:
+def target(node: Node) -> Target:
     return Target(node_id=node.id, node_name=node.name, protocol=node.protocol, build=build_of(node))
 
 
-def build_of(node: NodeView) -> str:
+def build_of(node: Node) -> str:
     return capability_of(node.capability, node.gpu_vendor, node.total_vram)
 
 
 def _why_not(
-    node: NodeView, family: str, having: dict[str, Installed], *, kind: Kind, on_drained: bool
+    node: Node, family: str, having: dict[str, Installed], *, kind: Kind, on_drained: bool
 ) -> BatchMember | None:
     """The verdict and reason when this node is left out; None when it takes part."""
     verdict, why = MemberVerdict.SKIPPED, ""
-    if node.node_type is not NodeType.BACKEND:
-        why = f"it is of type {node.node_type} and runs no backends"
-    elif node.status is NodeStatus.PENDING:
-        why = "it waits for approval"
-    elif node.drained_at is not None and not on_drained:
-        why = "it is drained"
-    elif kind in REQUIRES_INSTALLED and node.id not in having:
+    if (found := obstacle(node, on_drained=on_drained)) is not None:
+        why = f"it {RULES[found].tell(node)}"
+    elif kind.rules.needs_installed and node.id not in having:
         why = f"{family} is not installed there"
-    elif kind is Kind.REMOVE and node.id not in having:
+    elif kind.rules.removes and node.id not in having:
         verdict, why = MemberVerdict.NOTHING_TO_DO, f"{family} is not installed there"
     return _excluded(node, verdict, why) if why else None
 
 
-def _excluded(node: NodeView, verdict: MemberVerdict, why: str) -> BatchMember:
+def _excluded(node: Node, verdict: MemberVerdict, why: str) -> BatchMember:
     return BatchMember(node_id=node.id, node_name=node.name, verdict=verdict, detail=why)
 
 
 def _no_targets(kind: Kind, family: str, left_out: Sequence[BatchMember]) -> InvalidRequest:
-    if kind in REQUIRES_INSTALLED:
+    if kind.rules.needs_installed:
         return InvalidRequest(f"{family} is not installed on any of these nodes.", field="nodes")
     return InvalidRequest(f"No node can take part. {list_reasons(left_out)}".rstrip(), field="nodes")
 
@@ -186,10 +181,10 @@ def list_reasons(members: Sequence[BatchMember]) -> str:
     return "; ".join(f"{each.node_name}: {each.detail}" for each in members[:5])
 
 
-def _planned_member(plan: PlannedBatch, node: NodeView) -> PlannedMember:
+def _planned_member(plan: PlannedBatch, node: Node) -> PlannedMember:
     installed, wanted = plan.installed.get(node.id), plan.builds[build_of(node)]
     same = installed is not None and wanted.sha256 and installed.digest.endswith(wanted.sha256) and not wanted.force
-    brings = wanted.kind in (Kind.INSTALL, Kind.UPGRADE)
+    brings = wanted.kind.rules.needs_artifact
     fits = node.available_disk is None or not brings or node.available_disk > wanted.size
     return PlannedMember(
         node_id=node.id,

@@ -9,11 +9,10 @@ import structlog
 from nodesmith.contracts.temporal.batches import (
     SIGNAL_ROW_MISSING,
     BatchOrder,
-    BatchState,
-    BatchView,
     batch_workflow_id,
 )
 from nodesmith.contracts.temporal.operations import CancelRequest, operation_workflow_id
+from nodesmith.domain.batch import Batch, BatchState
 from nodesmith.domain.operation import OPEN, Reason, State
 from nodesmith.services.ports import BatchRegistry, OperationRuns
 
@@ -59,14 +58,14 @@ class BatchRepair:
             await self._give_turns(batch)
         return True
 
-    async def _give_turns(self, batch: BatchView) -> None:
+    async def _give_turns(self, batch: Batch) -> None:
         """Give every waiting member its turn: the run is gone, and they would check only minutes later."""
         for member in await self.batches.members(batch.batch_id):
             waits = (member.state, member.reason) == (State.WAITING, Reason.BATCH_TURN)
             if member.op_id is not None and waits:
                 await self.runs.grant_slot(operation_workflow_id(member.node_id, batch.family), member.op_id)
 
-    async def _cancel_members(self, batch: BatchView) -> None:
+    async def _cancel_members(self, batch: Batch) -> None:
         """Cancel the members, because their run is gone; operations that the batch only joined continue."""
         name = f"batch {batch.batch_id}"
         detail = f"{name} {batch.detail.removeprefix('batch ')}"

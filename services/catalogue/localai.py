@@ -13,10 +13,10 @@ from nodesmith.contracts.http.localai import (
     KnownBackend,
     NodeBackendRef,
 )
-from nodesmith.contracts.http.nodes import NodeView
+from nodesmith.domain.eligibility import obstacle
 from nodesmith.domain.errors import NoBuildForNode
 from nodesmith.domain.identity import family_of
-from nodesmith.domain.node import NodeStatus, NodeType
+from nodesmith.domain.node import Node, NodeStatus
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.entries import Entry
 from nodesmith.gallery.suitability import Suitability, capability_of, suitability
@@ -56,7 +56,7 @@ class LocalaiCatalogue:
             by_name[each.installed.name].append(each)
         return [self._installed(group, upgrades.get(name)) for name, group in sorted(by_name.items())]
 
-    async def available(self, nodes: Sequence[NodeView]) -> list[AvailableBackend]:
+    async def available(self, nodes: Sequence[Node]) -> list[AvailableBackend]:
         """The backends that can be installed by name and run on a healthy node or on a machine without a GPU."""
         references = {each.name: each for each in await self.references()}
         installed = await self._names()
@@ -140,11 +140,11 @@ def _choices(catalogue: Catalogue) -> list[Entry]:
     return [entry for entry in _newest(catalogue) if entry.is_meta or not entry.artifact.meta]
 
 
-def _is_candidate(node: NodeView) -> bool:
-    return node.node_type is NodeType.BACKEND and node.status is NodeStatus.HEALTHY
+def _is_candidate(node: Node) -> bool:
+    return obstacle(node) is None and node.status is NodeStatus.HEALTHY
 
 
-def _capability(node: NodeView) -> str:
+def _capability(node: Node) -> str:
     return capability_of(node.capability, node.gpu_vendor, node.total_vram)
 
 

@@ -16,10 +16,10 @@ from nodesmith.contracts.http.galleries import (
     UnusableEntry,
     UpgradeInfo,
 )
-from nodesmith.contracts.http.nodes import NodeView
+from nodesmith.domain.eligibility import runs_backends
 from nodesmith.domain.errors import NoBuildForNode, ServiceUnavailable, UnknownBackend
 from nodesmith.domain.identity import family_of
-from nodesmith.domain.node import NodeType
+from nodesmith.domain.node import Node
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.entries import Entry
 from nodesmith.gallery.suitability import Suitability, capability_of, suitability
@@ -108,15 +108,15 @@ class CatalogueService:
     def _requirement(self, gallery: str) -> str:
         return requirement(gallery, self.galleries.catalogue.trust(gallery))
 
-    async def suitability(self, backend: str, nodes: Sequence[NodeView]) -> list[NodeSuitability]:
+    async def suitability(self, backend: str, nodes: Sequence[Node]) -> list[NodeSuitability]:
         """The suitability of a backend for each node."""
         await self.galleries.sync()
         entry = self.galleries.catalogue.find(backend)
         if entry is None:
             raise UnknownBackend(f"No gallery has the backend {backend}.", backend=backend)
-        return [self._suitability_for(backend, node) for node in nodes if node.node_type is NodeType.BACKEND]
+        return [self._suitability_for(backend, node) for node in nodes if runs_backends(node)]
 
-    def _suitability_for(self, backend: str, node: NodeView) -> NodeSuitability:
+    def _suitability_for(self, backend: str, node: Node) -> NodeSuitability:
         capability, reason = capability_of(node.capability, node.gpu_vendor, node.total_vram), ""
         try:
             artifact = self.galleries.catalogue.resolve(backend, capability=capability)

@@ -17,7 +17,7 @@ from nodesmith.contracts.http.galleries import Installation, NodeDrift, UpgradeI
 from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.domain.errors import NodesmithError
 from nodesmith.domain.identity import family_of
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.entries import DEVELOPMENT, Entry
 

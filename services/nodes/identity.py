@@ -8,7 +8,7 @@ from typing import Protocol
 
 import structlog
 
-from nodesmith.contracts.nats.messages import Heartbeat, StopOrder, StopWhy
+from nodesmith.contracts.nats.presence import Heartbeat, StopOrder, StopWhy
 from nodesmith.domain.node import ReportingNode
 
 log = structlog.get_logger()

@@ -9,10 +9,10 @@ from datetime import datetime
 import structlog
 
 from nodesmith.contracts.http.inventory import BackendSpread, NodeInventory
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.nats.messages import Installed
+from nodesmith.domain.eligibility import runs_backends
 from nodesmith.domain.errors import NoAnswer, NodesmithError
-from nodesmith.domain.node import NodeType
+from nodesmith.domain.node import Node
 from nodesmith.domain.selector import EVERYTHING, Selector
 from nodesmith.services.ports import InventoryTable, NodeLink
 
@@ -45,13 +45,13 @@ class Inventory:
         """The builds of each backend in the fleet, and the nodes that differ from the majority."""
         return await self.table.spread(family=family, selector=selector)
 
-    async def view(self, node: NodeView) -> NodeInventory:
+    async def view(self, node: Node) -> NodeInventory:
         seen_at, backends = await self.table.copy(node.id)
         return NodeInventory(node_id=node.id, node_name=node.name, seen_at=seen_at, backends=backends)
 
-    async def refresh(self, node: NodeView) -> list[Installed]:
+    async def refresh(self, node: Node) -> list[Installed]:
         """Ask the node for its list and store it; raises when the node does not answer."""
-        if node.node_type is not NodeType.BACKEND:
+        if not runs_backends(node):
             return []
         asked_at = self.clock()
         answer = await self.link.list_backends(node.id, within=ANSWER_S)
@@ -66,7 +66,7 @@ class Inventory:
         answered = await asyncio.gather(*(self._try_refresh(node) for node in stale))
         return sum(answered)
 
-    async def _try_refresh(self, node: NodeView) -> bool:
+    async def _try_refresh(self, node: Node) -> bool:
         try:
             await self.refresh(node)
         except NodesmithError as error:

@@ -8,20 +8,18 @@ from typing import Protocol
 
 import structlog
 
-from nodesmith.contracts.http.nodes import DrainPolicy, LifecycleChanged, NodeView
-from nodesmith.contracts.http.operations import OperationView
-from nodesmith.contracts.nats.messages import StopOrder, StopWhy
+from nodesmith.contracts.http.nodes import DrainPolicy, LifecycleChanged
+from nodesmith.contracts.nats.presence import StopOrder, StopWhy
 from nodesmith.contracts.temporal.operations import CancelRequest
 from nodesmith.domain.errors import UnknownNode
-from nodesmith.domain.node import NodeStatus
+from nodesmith.domain.node import Node, NodeStatus
 from nodesmith.domain.node import Protocol as Wire
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.operation import ON_NODE, Operation, Reason, State
 from nodesmith.services.ports import NodeRegistry
 
 log = structlog.get_logger()
 
 NOT_DISPATCHED = frozenset({State.QUEUED, State.WAITING})
-ON_THE_NODE = frozenset({State.RUNNING, State.STILL_INSTALLING})
 REACHABLE = frozenset({NodeStatus.HEALTHY, NodeStatus.DRAINING})
 MONITOR = "fleet monitor"
 
@@ -37,8 +35,8 @@ class NodeLife(Protocol):
     async def left(self, node_id: str, *, now: datetime, boot_id: str = "") -> None: ...
     async def stayed(self, node_id: str) -> None: ...
     async def removed_among(self, node_ids: Sequence[str]) -> Sequence[str]: ...
-    async def open_on(self, node_id: str) -> Sequence[OperationView]: ...
-    async def stranded(self) -> Sequence[tuple[OperationView, bool]]: ...
+    async def open_on(self, node_id: str) -> Sequence[Operation]: ...
+    async def stranded(self) -> Sequence[tuple[Operation, bool]]: ...
 
 
 class CancelSignals(Protocol):
@@ -105,14 +103,14 @@ class Lifecycle:
 
     # by the node itself ---------------------------------------------------------------------------------------
 
-    async def leaving(self, node: NodeView) -> None:
+    async def leaving(self, node: Node) -> None:
         """The node announces its shutdown. A reboot is not a drain, so its operations wait for it."""
         await self.life.leaving(node.id, now=self.clock())
 
-    async def left(self, node: NodeView, *, boot_id: str = "") -> None:
+    async def left(self, node: Node, *, boot_id: str = "") -> None:
         await self.life.left(node.id, now=self.clock(), boot_id=boot_id)
 
-    async def stayed(self, node: NodeView) -> None:
+    async def stayed(self, node: Node) -> None:
         await self.life.stayed(node.id)
 
     async def stop_if_removed(self, node_id: str) -> None:
@@ -133,7 +131,7 @@ class Lifecycle:
 
     # ----------------------------------------------------------------------------------------------------------
 
-    async def _disconnect(self, node: NodeView, rows: Sequence[OperationView]) -> None:
+    async def _disconnect(self, node: Node, rows: Sequence[Operation]) -> None:
         """Stop the node and revoke its credential; if it has work, only after the workflow has sent the cancels."""
 
         async def stop() -> None:
@@ -148,7 +146,7 @@ class Lifecycle:
         await stop()
         await self.revocation.enforce()
 
-    async def _end_all(self, node: NodeView, rows: Sequence[OperationView], actor: str, reason: str) -> None:
+    async def _end_all(self, node: Node, rows: Sequence[Operation], actor: str, reason: str) -> None:
         """Cancel all operations; by force where the node cannot be reached or cannot stop the work."""
         reachable = node.status in REACHABLE and node.protocol is not Wire.LOCALAI
         stoppable = [row for row in rows if reachable and _is_stoppable(row)]
@@ -157,7 +155,7 @@ class Lifecycle:
         await self._cancel(others, Reason.NODE_REMOVED, by=actor, detail=reason, force=True)
 
     async def _cancel(
-        self, rows: Sequence[OperationView], why: Reason, *, by: str, detail: str = "", force: bool = False
+        self, rows: Sequence[Operation], why: Reason, *, by: str, detail: str = "", force: bool = False
     ) -> None:
         await asyncio.gather(
             *(
@@ -168,23 +166,23 @@ class Lifecycle:
             )
         )
 
-    async def _changed(self, node: NodeView, message: str, cancelled: Sequence[OperationView]) -> LifecycleChanged:
+    async def _changed(self, node: Node, message: str, cancelled: Sequence[Operation]) -> LifecycleChanged:
         after = await self._known(node.id)
         return LifecycleChanged(message=message, status=after.status, cancelled=[row.op_id for row in cancelled])
 
-    async def _known(self, node: str) -> NodeView:
+    async def _known(self, node: str) -> Node:
         known = await self.nodes.find(node)
         if known is None:
             raise UnknownNode(f"There is no node {node}.", node=node)
         return known
 
 
-def _ends_by_drain(row: OperationView, running: DrainPolicy) -> bool:
+def _ends_by_drain(row: Operation, running: DrainPolicy) -> bool:
     if row.state in NOT_DISPATCHED:
         return True
-    return running is DrainPolicy.CANCEL and row.state in ON_THE_NODE and row.kind is not Kind.REMOVE
+    return running is DrainPolicy.CANCEL and row.state in ON_NODE and row.is_cancellable
 
 
-def _is_stoppable(row: OperationView) -> bool:
+def _is_stoppable(row: Operation) -> bool:
     """Whether the node can stop it: not a removal that runs, nor an operation that is being cancelled already."""
-    return row.kind is not Kind.REMOVE and row.state is not State.CANCELLING
+    return row.kind.rules.cancellable_on_node and row.state is not State.CANCELLING

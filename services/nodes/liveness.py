@@ -8,12 +8,12 @@ from typing import Protocol
 
 import structlog
 
-from nodesmith.contracts.http.operations import OperationView
-from nodesmith.contracts.nats.messages import CancelAnswer, CancelCommand, Heartbeat
+from nodesmith.contracts.nats.messages import CancelAnswer, CancelCommand
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.contracts.temporal.operations import Run
 from nodesmith.domain.errors import NoAnswer, NodeAway, NodesmithError, ServiceUnavailable
 from nodesmith.domain.node import ReportingNode
-from nodesmith.domain.operation import ENDED
+from nodesmith.domain.operation import ENDED, Operation
 from nodesmith.services.nodes.identity import DuplicateIdentities
 from nodesmith.services.ports import NodeLink, NodeRegistry, Operations
 
@@ -46,7 +46,7 @@ class Liveness:
     duplicates: DuplicateIdentities
     inventories: Inventories
     clock: Callable[[], datetime]
-    _to_wake: dict[str, OperationView] = field(default_factory=dict)
+    _to_wake: dict[str, Operation] = field(default_factory=dict)
     _checks: "set[asyncio.Task[None]]" = field(default_factory=set)
 
     async def process(self, beats: Sequence[Heartbeat]) -> None:

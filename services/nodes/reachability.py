@@ -12,7 +12,7 @@ import structlog
 from nodesmith.contracts.nats.messages import BackendList, CancelCommand, CancelReply, Command, CommandReply, OpReply
 from nodesmith.contracts.nats.orders import SignedCommand
 from nodesmith.domain.errors import NodeAway, NodesmithError
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from nodesmith.services.ports import NodeLink, NodeRegistry, Reports
 
 log = structlog.get_logger()

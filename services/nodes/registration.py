@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
 
-from nodesmith.contracts.http.nodes import NodeView, RegisterRequest, RegisterResponse
-from nodesmith.contracts.nats.messages import StopWhy
+from nodesmith.contracts.http.nodes import RegisterRequest, RegisterResponse
+from nodesmith.contracts.nats.presence import StopWhy
 from nodesmith.domain.audit_change import AuditChange
+from nodesmith.domain.eligibility import obstacle
 from nodesmith.domain.errors import (
     IdentityInUse,
     InvalidRequest,
@@ -23,7 +24,7 @@ from nodesmith.domain.errors import (
     UnknownNode,
 )
 from nodesmith.domain.names import is_plain
-from nodesmith.domain.node import NatsCredential, NodeStatus, NodeType
+from nodesmith.domain.node import NatsCredential, Node, NodeType
 from nodesmith.domain.node import Protocol as Wire
 from nodesmith.domain.secrets import hash_token, same
 from nodesmith.services.access.invites import AuditTrail, Invites, is_invite
@@ -123,7 +124,7 @@ class Registration:
         if (pending := await self.nodes.pending()) >= self.max_pending:
             raise TooManyPending(f"{pending} nodes wait for approval already.", limit=self.max_pending)
 
-    async def _approved_by_setting(self, name: str, write: Callable[[], Awaitable[NodeView]]) -> NodeView:
+    async def _approved_by_setting(self, name: str, write: Callable[[], Awaitable[Node]]) -> Node:
         """Write with an audit entry, because the setting approved this node and not a person."""
         approval = AuditChange(
             AUTO_APPROVE, "nodes.approve", name, before={"approved_at": None}, after={"approved": True}
@@ -143,7 +144,7 @@ class Registration:
             raise InvalidRequest(f"Node {known.name} does not wait for approval: it is {known.status}.")
         return await self._response(await self._known(known.id), api_token=None)
 
-    async def authenticate_node(self, node: str, *, bearer: str) -> NodeView:
+    async def authenticate_node(self, node: str, *, bearer: str) -> Node:
         """Authenticate a self-service call; returns the node, or raises unless the credential is that node's own.
 
         A LocalAI worker has only the shared token. As long as such workers are admitted, its node id, which only it
@@ -157,22 +158,22 @@ class Registration:
             return known
         raise NotSignedIn(f"This credential does not belong to node {known.name}.")
 
-    async def _newest_orders(self, node: NodeView) -> dict[str, int] | None:
+    async def _newest_orders(self, node: Node) -> dict[str, int] | None:
         """The newest ended orders, for a node whose disk was restored from a backup and lacks them."""
         return await self.orders.newest_ended(node.id) or None if node.protocol is Wire.NODESMITH else None
 
-    async def _known(self, node: str) -> NodeView:
+    async def _known(self, node: str) -> Node:
         known = await self.nodes.find(node)
         if known is None:
             raise UnknownNode(f"There is no node {node}.", node=node)
         return known
 
-    async def _named(self, name: str) -> NodeView | None:
+    async def _named(self, name: str) -> Node | None:
         """Find by name only, so that a name which equals another node's id does not match that node."""
         known = await self.nodes.find(name)
         return known if known is not None and known.name == name else None
 
-    async def _admit(self, known: NodeView | None, request: RegisterRequest, bearer: str) -> str | None:
+    async def _admit(self, known: Node | None, request: RegisterRequest, bearer: str) -> str | None:
         """Authenticate; returns a new credential, or None when the node presented its own."""
         if known is not None and same(hash_token(bearer), await self.nodes.credential_hash(known.id) or ""):
             return None
@@ -184,7 +185,7 @@ class Registration:
             raise _name_taken(request.name)
         return secrets.token_urlsafe(32)
 
-    async def _may_claim(self, known: NodeView, request: RegisterRequest) -> bool:
+    async def _may_claim(self, known: Node, request: RegisterRequest) -> bool:
         """Whether a caller with only the shared token may be that node: same machine, or the name was released."""
         if await self.nodes.credential_hash(known.id) is None:
             return True
@@ -192,7 +193,7 @@ class Registration:
             return False
         return (await self.nodes.machine_id(known.id)) in ("", request.machine_id)
 
-    async def _refuse_rival(self, known: NodeView | None, request: RegisterRequest) -> None:
+    async def _refuse_rival(self, known: Node | None, request: RegisterRequest) -> None:
         """Refuse a copied machine: it has the same name, id and credential, but the original process still answers."""
         if known is None or known.approved_at is None or known.left_at is not None:
             return
@@ -213,7 +214,7 @@ class Registration:
                 node=known.name,
             )
 
-    async def _response(self, node: NodeView, *, api_token: str | None) -> RegisterResponse:
+    async def _response(self, node: Node, *, api_token: str | None) -> RegisterResponse:
         plain = RegisterResponse(
             id=node.id,
             name=node.name,
@@ -224,7 +225,7 @@ class Registration:
             trust_version=self.trusted.version,
             newest_orders=await self._newest_orders(node),
         )
-        if node.status is NodeStatus.PENDING or node.node_type is not NodeType.BACKEND:
+        if obstacle(node, on_drained=True) is not None:
             return plain
         key = (await self.nodes.keys_of([node.id])).get(node.id)
         if key is None or not (key.public or key.protocol is Wire.LOCALAI):
@@ -259,7 +260,7 @@ class Registration:
             )
 
 
-def _is_connecting(node: NodeView, now: datetime) -> bool:
+def _is_connecting(node: Node, now: datetime) -> bool:
     """Whether the node's process registered so recently that it may not have connected to NATS yet."""
     if node.boot_at is None or now - node.boot_at >= CONNECT_TIMEOUT:
         return False

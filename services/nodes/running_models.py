@@ -17,9 +17,9 @@ from nodesmith.contracts.http.models import (
     UnloadResult,
     UnloadView,
 )
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.http.shared import Message
-from nodesmith.contracts.nats.messages import (
+from nodesmith.contracts.nats.messages import StopBackend
+from nodesmith.contracts.nats.running_models import (
     LogsQuestion,
     LogsReply,
     ModelQuestion,
@@ -27,19 +27,18 @@ from nodesmith.contracts.nats.messages import (
     ModelStopped,
     RunningModel,
     RunningModels,
-    StopBackend,
 )
+from nodesmith.domain.eligibility import RULES, Obstacle, obstacle, runs_backends
 from nodesmith.domain.errors import (
     LinkDown,
     NoAnswer,
     NodeAway,
     NodeCannot,
-    NodeNotForBackends,
     NodesmithError,
     ServiceUnavailable,
     UnknownBackend,
 )
-from nodesmith.domain.node import NodeStatus, NodeType
+from nodesmith.domain.node import Node, NodeStatus
 from nodesmith.domain.node import Protocol as Wire
 from nodesmith.services.ports import BackendProcesses
 
@@ -71,34 +70,34 @@ class NodeModels:
     backends: BackendProcesses
     clock: Callable[[], datetime]
 
-    async def running(self, node: NodeView, *, within: float = TIMEOUT_S) -> list[NodeModel]:
+    async def running(self, node: Node, *, within: float = TIMEOUT_S) -> list[NodeModel]:
         """The models that run on the node now; none on a node without backends."""
-        if node.node_type is not NodeType.BACKEND:
+        if not runs_backends(node):
             return []
         now = self.clock()
         return [_view(node, model, now) for model in await self._models(node, within)]
 
-    async def running_if_answered(self, node: NodeView) -> list[NodeModel]:
+    async def running_if_answered(self, node: Node) -> list[NodeModel]:
         """Like `running`, with a short timeout and an empty list on failure."""
         try:
             return await self._running_quickly(node)
         except LinkDown:
             return []
 
-    async def everywhere(self, nodes: Iterable[NodeView]) -> list[NodeModel]:
+    async def everywhere(self, nodes: Iterable[Node]) -> list[NodeModel]:
         """The models on all healthy nodes; nodes that do not answer are omitted."""
         found = await _ask_all(self._running_quickly, (node for node in nodes if node.status is NodeStatus.HEALTHY))
         return [model for models in found for model in models]
 
-    async def unload(self, node: NodeView, name: str) -> Message:
+    async def unload(self, node: Node, name: str) -> Message:
         """Unload all replicas of a model; succeeds if none runs."""
         await self._unload_replicas(node, name, await self._named(node, name))
         return Message(message="model unloaded")
 
-    async def unload_everywhere(self, nodes: Iterable[NodeView], name: str) -> UnloadView:
+    async def unload_everywhere(self, nodes: Iterable[Node], name: str) -> UnloadView:
         """Unload a model on every node that has it; names the nodes where that failed."""
 
-        async def unload(node: NodeView) -> UnloadedNode | None:
+        async def unload(node: Node) -> UnloadedNode | None:
             unloaded = UnloadedNode(node_id=node.id, node_name=node.name, result=UnloadResult.UNLOADED)
             try:
                 held = await self._named(node, name, within=SHORT_TIMEOUT_S)
@@ -115,12 +114,12 @@ class NodeModels:
                 return _not_unloaded(unloaded, UnloadResult.FAILED, error)
             return unloaded.model_copy(update={"replicas": len(held)})
 
-        asked = (node for node in nodes if node.node_type is NodeType.BACKEND and node.status is not NodeStatus.PENDING)
+        asked = (node for node in nodes if obstacle(node, on_drained=True) is None)
         unloaded = sorted(filter(None, await _ask_all(unload, asked)), key=lambda each: each.node_name)
         view = UnloadView(message="", model_name=name, nodes=unloaded)
         return view.model_copy(update={"message": _message(view)})
 
-    async def stop(self, node: NodeView, body: ModelStopBody) -> ModelStopView:
+    async def stop(self, node: Node, body: ModelStopBody) -> ModelStopView:
         """Stop one process, and wait until it has ended."""
         key = f"{body.model_name}#{body.replica_index}"
         found = [model for model in await self._named(node, body.model_name) if _key(model) == key]
@@ -135,7 +134,7 @@ class NodeModels:
         said = f"{key} on {node.name} is stopped" if reply.matched else f"{key} did not run on {node.name}"
         return ModelStopView(message=said, process_key=key, was_running=reply.matched)
 
-    async def delete(self, node: NodeView, name: str) -> Message:
+    async def delete(self, node: Node, name: str) -> Message:
         """Unload a model, then delete its files."""
         await self.unload(node, name)
         reply = await self._request(
@@ -144,18 +143,18 @@ class NodeModels:
         _refuse(node, reply.error if not reply.success else "")
         return Message(message="model deleted from node")
 
-    async def logs(self, node: NodeView, question: LogsQuestion) -> LogsPage:
+    async def logs(self, node: Node, question: LogsQuestion) -> LogsPage:
         """The last lines of a backend's output, or the lines after a cursor, waiting for new ones."""
         reply = await self._logs(node, question)
         if reply.error:
             raise UnknownBackend(f"Node {node.name}: {reply.error}", node=node.name, backend=question.backend)
         return LogsPage(node_name=node.name, key=reply.key, lines=reply.lines, cursor=reply.cursor, keys=reply.keys)
 
-    async def log_keys(self, node: NodeView) -> list[str]:
+    async def log_keys(self, node: Node) -> list[str]:
         """The keys of the processes whose output the node keeps."""
         return (await self._logs(node, LogsQuestion())).keys
 
-    async def _logs(self, node: NodeView, question: LogsQuestion) -> LogsReply:
+    async def _logs(self, node: Node, question: LogsQuestion) -> LogsReply:
         _refuse_other_types(node)
         if node.protocol is Wire.LOCALAI:
             raise NodeCannot(
@@ -165,7 +164,7 @@ class NodeModels:
             )
         return await self._request(node, self.processes.logs(node.id, question, within=question.wait_s + TIMEOUT_S))
 
-    async def _running_quickly(self, node: NodeView) -> list[NodeModel]:
+    async def _running_quickly(self, node: Node) -> list[NodeModel]:
         """Ask with a short timeout; only a lost connection to NATS is raised, because it affects every node."""
         try:
             return await self.running(node, within=SHORT_TIMEOUT_S)
@@ -174,16 +173,16 @@ class NodeModels:
         except NodesmithError:
             return []
 
-    async def _models(self, node: NodeView, within: float = TIMEOUT_S) -> Sequence[RunningModel]:
+    async def _models(self, node: Node, within: float = TIMEOUT_S) -> Sequence[RunningModel]:
         answer = await self._request(node, self.processes.running(node.id, within=within))
         _refuse(node, answer.error)
         return answer.models
 
-    async def _named(self, node: NodeView, name: str, within: float = TIMEOUT_S) -> list[RunningModel]:
+    async def _named(self, node: Node, name: str, within: float = TIMEOUT_S) -> list[RunningModel]:
         _refuse_other_types(node)
         return [model for model in await self._models(node, within) if model.model_id == name]
 
-    async def _unload_replicas(self, node: NodeView, name: str, held: Sequence[RunningModel]) -> None:
+    async def _unload_replicas(self, node: Node, name: str, held: Sequence[RunningModel]) -> None:
         """Unload the replicas concurrently: each may take seconds."""
 
         async def free(model: RunningModel) -> ModelReply:
@@ -200,7 +199,7 @@ class NodeModels:
                 f"NATS does not answer: {name} is unloaded on node {node.name}, but its process still runs."
             )
 
-    async def _request(self, node: NodeView, asking: Awaitable[T]) -> T:
+    async def _request(self, node: Node, asking: Awaitable[T]) -> T:
         """Repeat bus errors with the name of the node instead of its id."""
         try:
             return await asking
@@ -212,11 +211,11 @@ class NodeModels:
             raise NoAnswer(f"Node {node.name} did not answer in time.", node=node.name) from silent
 
 
-async def _ask_all(ask: Callable[[NodeView], Awaitable[T]], nodes: Iterable[NodeView]) -> list[T]:
+async def _ask_all(ask: Callable[[Node], Awaitable[T]], nodes: Iterable[Node]) -> list[T]:
     """Ask all nodes with limited concurrency."""
     slots = asyncio.Semaphore(_CONCURRENCY)
 
-    async def asked(node: NodeView) -> T:
+    async def asked(node: Node) -> T:
         async with slots:
             return await ask(node)
 
@@ -248,21 +247,21 @@ def _nodes(count: int) -> str:
     return f"{count} node{'s' if count != 1 else ''}"
 
 
-def _refuse(node: NodeView, error: str) -> None:
+def _refuse(node: Node, error: str) -> None:
     if error:
         raise NodeCannot(f"Node {node.name}: {error}", node=node.name)
 
 
-def _refuse_other_types(node: NodeView) -> None:
-    if node.node_type is not NodeType.BACKEND:
-        raise NodeNotForBackends(f"Node {node.name} is of type {node.node_type} and runs no backends.", node=node.name)
+def _refuse_other_types(node: Node) -> None:
+    if not runs_backends(node):
+        raise RULES[Obstacle.NOT_FOR_BACKENDS].refusal(node)
 
 
 def _key(model: RunningModel) -> str:
     return f"{model.model_id}#{model.replica_index}"
 
 
-def _view(node: NodeView, model: RunningModel, now: datetime) -> NodeModel:
+def _view(node: Node, model: RunningModel, now: datetime) -> NodeModel:
     return NodeModel(
         id=f"{node.id}/{_key(model)}",
         node_id=node.id,

@@ -5,36 +5,25 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.http.operations import InstallRequest, JobAccepted, RetryBody
 from nodesmith.contracts.temporal.operations import Intent, Limits, OperationInput, OperationRequest, Policy
+from nodesmith.domain.eligibility import RULES, obstacle
 from nodesmith.domain.errors import (
-    NodeDrained,
-    NodeNotApproved,
-    NodeNotForBackends,
     NotInstalled,
     NotRetryable,
     UnknownNode,
     UnknownOperation,
 )
 from nodesmith.domain.idempotency import KeyClaim
-from nodesmith.domain.node import NodeStatus, NodeType
-from nodesmith.domain.operation import ENDED, Kind, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.node import Node
+from nodesmith.domain.operation import ENDED, State
 from nodesmith.gallery.suitability import capability_of
 from nodesmith.services.operations.idempotency import IdempotencyKeys, KeyedRequest
 from nodesmith.services.operations.intents import Intents, named_uri
 from nodesmith.services.operations.operation_lock import OperationLock
 from nodesmith.services.operations.orders import Orders, wanted_of
 from nodesmith.services.ports import Inventory, NodeRegistry, Operations
-
-REQUIRES_INSTALLED = frozenset({Kind.UPGRADE, Kind.ROLLBACK})
-CHANGES_INSTALLED = frozenset({*REQUIRES_INSTALLED, Kind.REMOVE})
-STARTED = {
-    Kind.INSTALL: "backend installation started",
-    Kind.UPGRADE: "backend upgrade started",
-    Kind.ROLLBACK: "backend rollback started",
-    Kind.REMOVE: "backend removal started",
-}
 
 
 class Subject(NamedTuple):
@@ -107,6 +96,7 @@ class Admission:
         if row.state not in ENDED or row.state is State.SUCCEEDED:
             raise NotRetryable(f"Operation {op_id} cannot be retried: it is {row.state}.", op_id=op_id, state=row.state)
         ordered, target = await self._read_order(old)
+        await self._refuse_not_installed(ordered, target)
         # The keys that a gallery trusts may have changed since the first time.
         wanted = (await self.intents.verified({"": ordered}))[""]
         if_current = await self._current_digest(wanted, target)
@@ -124,7 +114,7 @@ class Admission:
         order = await self.orders.read(op_id)
         return named_uri(wanted_of(order)) if order is not None else ""
 
-    async def _read_order(self, old: OperationRequest) -> tuple[Intent, NodeView]:
+    async def _read_order(self, old: OperationRequest) -> tuple[Intent, Node]:
         """Read the intent from the signed order: the row is written by the run, so it proves no request."""
         order = await self.orders.read(old.op_id)
         if order is None:
@@ -134,9 +124,9 @@ class Admission:
             )
         return wanted_of(order), admissible(await self.nodes.find(order.node), old.node_name)
 
-    async def _current_digest(self, wanted: Intent, node: NodeView) -> str:
+    async def _current_digest(self, wanted: Intent, node: Node) -> str:
         """The digest that the order will replace or remove; empty when the inventory may be stale."""
-        if wanted.kind not in CHANGES_INSTALLED:
+        if not wanted.kind.rules.changes_installed:
             return ""
         return (await self.inventory.certain(wanted.family, [node.id])).get(node.id, "")
 
@@ -166,7 +156,7 @@ class Admission:
         return JobAccepted(
             jobID=op_id,
             statusUrl=f"/api/backends/job/{op_id}",
-            message=_joined(subject.kind, kept) if joined else STARTED[subject.kind],
+            message=_joined(subject.kind, kept) if joined else started(subject.kind),
             joined=joined,
             limits_not_applied=kept,
             operation=f"/api/operations/{op_id}",
@@ -187,9 +177,9 @@ class Admission:
         wanted = asked.model_dump(exclude_none=True)
         return [name for name, value in wanted.items() if theirs[name] != value]
 
-    async def _refuse_not_installed(self, wanted: Intent, node: NodeView) -> None:
+    async def _refuse_not_installed(self, wanted: Intent, node: Node) -> None:
         """Refuse only if the inventory is current; with a stale one the node itself decides."""
-        if wanted.kind not in REQUIRES_INSTALLED or node.id in await self.inventory.uncertain([node.id]):
+        if not wanted.kind.rules.needs_installed or node.id in await self.inventory.uncertain([node.id]):
             return
         catalogue = self.intents.catalogue
         families = {
@@ -212,36 +202,36 @@ def limits_of(request: InstallRequest) -> Limits:
 
 
 def operation_policy(policy: Policy, kind: Kind, limits: Limits) -> Policy:
-    """Apply the limits of the request; a removal waits for its node without limit by default."""
+    """Apply the limits of the request; some kinds wait for their node without limit by default."""
     asked = {"wait_for_node": limits.wait_for_node_s, "deadline": limits.deadline_s}
-    changes: dict[str, timedelta | int | None] = {"wait_for_node": None} if kind is Kind.REMOVE else {}
+    changes: dict[str, timedelta | int | None] = {"wait_for_node": None} if kind.rules.waits_without_limit else {}
     changes |= {name: timedelta(seconds=seconds) for name, seconds in asked.items() if seconds is not None}
     if limits.max_attempts is not None:
         changes["max_attempts"] = limits.max_attempts
     return policy.model_copy(update=changes)
 
 
-def capability(node: NodeView) -> str:
+def capability(node: Node) -> str:
     """The capability with which a meta is resolved for this node."""
     return capability_of(node.capability, node.gpu_vendor, node.total_vram)
 
 
-def known(node: NodeView | None, asked: str) -> NodeView:
+def known(node: Node | None, asked: str) -> Node:
     if node is None:
         raise UnknownNode(f"There is no node {asked}.", node=asked)
     return node
 
 
-def admissible(node: NodeView | None, asked: str, *, on_drained: bool = False) -> NodeView:
+def admissible(node: Node | None, asked: str, *, on_drained: bool = False) -> Node:
     """Return the node if it accepts operations, else raise; an offline node accepts them too."""
     node = known(node, asked)
-    if node.node_type is not NodeType.BACKEND:
-        raise NodeNotForBackends(f"Node {node.name} is of type {node.node_type} and runs no backends.", node=node.name)
-    if node.status is NodeStatus.PENDING:
-        raise NodeNotApproved(f"Node {node.name} waits for approval.", node=node.name)
-    if node.drained_at is not None and not on_drained:
-        raise NodeDrained(f"Node {node.name} is drained.", node=node.name)
+    if (why := obstacle(node, on_drained=on_drained)) is not None:
+        raise RULES[why].refusal(node)
     return node
+
+
+def started(kind: Kind) -> str:
+    return f"backend {kind.rules.noun} started"
 
 
 def _joined(kind: Kind, kept: Sequence[str]) -> str:

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nodesmith.contracts.http.operations import BulkBody, BulkItem, BulkResult, CancelBody, OperationView
+from nodesmith.contracts.http.operations import BulkBody, BulkItem, BulkResult, CancelBody
 from nodesmith.domain.errors import NodesmithError, ServiceUnavailable
+from nodesmith.domain.operation import Operation
 from nodesmith.services.operations.cancellation import Cancellation
 from nodesmith.services.ports import OperationHistory
 
@@ -26,7 +27,7 @@ class BulkActions:
         slots = asyncio.Semaphore(CONCURRENCY)
         order = CancelBody(reason=body.reason, mode=body.mode)
 
-        async def one(row: OperationView) -> BulkItem:
+        async def one(row: Operation) -> BulkItem:
             async with slots:
                 return await self._cancel(row, order, actor)
 
@@ -39,7 +40,7 @@ class BulkActions:
         done = await self.history.dismiss([row.op_id for row in matched])
         return _result([_item(row, accepted=row.op_id in done) for row in matched])
 
-    async def _cancel(self, row: OperationView, order: CancelBody, actor: str) -> BulkItem:
+    async def _cancel(self, row: Operation, order: CancelBody, actor: str) -> BulkItem:
         try:
             accepted = await self.cancellation.cancel(row.op_id, order, actor=actor)
         except ServiceUnavailable:
@@ -49,7 +50,7 @@ class BulkActions:
         return _item(row, accepted=True, note=accepted.note)
 
 
-def _preview(matched: Sequence[OperationView]) -> BulkResult:
+def _preview(matched: Sequence[Operation]) -> BulkResult:
     return BulkResult(preview=True, matched=len(matched), operations=[_item(row) for row in matched])
 
 
@@ -58,7 +59,7 @@ def _result(items: list[BulkItem]) -> BulkResult:
     return BulkResult(preview=False, matched=len(items), accepted=accepted, operations=items)
 
 
-def _item(row: OperationView, *, accepted: bool | None = None, note: str = "") -> BulkItem:
+def _item(row: Operation, *, accepted: bool | None = None, note: str = "") -> BulkItem:
     return BulkItem(
         op_id=row.op_id,
         node_name=row.node_name,

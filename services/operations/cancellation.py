@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from nodesmith.contracts.http.operations import CancelAccepted, CancelBody, OperationView
+from nodesmith.contracts import words
+from nodesmith.contracts.http.operations import CancelAccepted, CancelBody
 from nodesmith.contracts.temporal.operations import CancelRequest
 from nodesmith.domain.errors import NotCancellable, OperationEnded, UnknownOperation
 from nodesmith.domain.node import Protocol
-from nodesmith.domain.operation import ENDED, Kind, State
+from nodesmith.domain.operation import ENDED, Operation, State
 from nodesmith.services.ports import NodeRegistry, OperationRuns, Operations
 
 
@@ -23,21 +24,21 @@ class Cancellation:
             raise UnknownOperation(f"There is no operation {op_id}.", op_id=op_id)
         if row.state in ENDED:
             raise _ended(row)
-        if row.kind is Kind.REMOVE and row.state in (State.RUNNING, State.STILL_INSTALLING) and not body.force:
+        if not row.is_cancellable and not body.force:
             raise NotCancellable(f"Operation {op_id} is removing {row.backend} from {row.node_name} already.")
         request = CancelRequest(op_id=op_id, by=actor, detail=body.reason, mode=body.mode, force=body.force)
         if not await self.runs.cancel(row.workflow_id, request):
             raise _ended(await self.operations.find(op_id) or row)
         return CancelAccepted(op_id=op_id, state=State.CANCELLING, note=await self._localai_note(row))
 
-    async def _localai_note(self, row: OperationView) -> str:
+    async def _localai_note(self, row: Operation) -> str:
         node = await self.nodes.find(row.node_id)
         if row.dispatched_at is not None and node is not None and node.protocol is Protocol.LOCALAI:
             return f"{row.node_name} is a LocalAI worker and cannot be interrupted: it finishes what it has begun."
         return ""
 
 
-def _ended(row: OperationView) -> OperationEnded:
+def _ended(row: Operation) -> OperationEnded:
     return OperationEnded(
-        f"Operation {row.op_id} has ended already: {row.message or row.state}.", op_id=row.op_id, state=row.state
+        f"Operation {row.op_id} has ended already: {words.describe(row).sentence}.", op_id=row.op_id, state=row.state
     )

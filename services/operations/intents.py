@@ -10,13 +10,12 @@ from nodesmith.contracts.temporal.operations import Intent
 from nodesmith.domain.access import Role
 from nodesmith.domain.errors import InvalidRequest, UnknownBackend
 from nodesmith.domain.identity import family_of, intent_digest
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.sources import SourcePolicy
 from nodesmith.gallery.oci import NotOci, is_reference, read_reference
 from nodesmith.services.operations.artifact_check import ArtifactCheck
 from nodesmith.services.ports import Catalogue
 
-NEEDS_ARTIFACT = frozenset({Kind.INSTALL, Kind.UPGRADE})
 OCI = "oci"
 """the scheme of every registry reference, with or without a prefix"""
 
@@ -47,7 +46,10 @@ class Intents:
 
     def wanted(self, kind: Kind, request: InstallRequest, *, capability: str = "") -> Intent:
         """The intent for a node of that capability; raises when the request is invalid or matches no artifact."""
-        if kind not in NEEDS_ARTIFACT:
+        if not kind.rules.requestable:
+            known = ", ".join(each for each in Kind if each.rules.requestable)
+            raise InvalidRequest(f"There is no such kind of operation; use one of {known}.", field="kind")
+        if not kind.rules.needs_artifact:
             return self._by_family(kind, request)
         if not request.backend and not request.uri:
             raise InvalidRequest("backend name or uri required", field="backend")
@@ -68,7 +70,7 @@ class Intents:
         checked: dict[tuple[str, str], str] = {}
         for wanted in builds.values():
             named = (wanted.uri, wanted.sha256)
-            if wanted.kind in NEEDS_ARTIFACT and named not in checked:
+            if wanted.kind.rules.needs_artifact and named not in checked:
                 checked[named] = await self.artifacts.verify(wanted, self.catalogue.trust(wanted.gallery))
         return {
             key: wanted.model_copy(update={"verified": checked.get((wanted.uri, wanted.sha256), "")})
@@ -144,7 +146,7 @@ NO_EFFECT_ON_INSTALLED = frozenset({"backend", "name", "alias"})
 
 def intent_of(wanted: Intent) -> str:
     """Digest of an intent: requests with the same digest join one operation; a tag that has moved gives another one."""
-    ignored = NO_EFFECT if wanted.kind in NEEDS_ARTIFACT else NO_EFFECT | NO_EFFECT_ON_INSTALLED
+    ignored = NO_EFFECT if wanted.kind.rules.needs_artifact else NO_EFFECT | NO_EFFECT_ON_INSTALLED
     return intent_digest(wanted.model_dump(mode="json", exclude=set(ignored)))
 
 

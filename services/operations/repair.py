@@ -6,12 +6,11 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from nodesmith.contracts.http.operations import OperationView
 from nodesmith.contracts.nats.messages import CancelAnswer, CancelCommand, Outcome, Result
 from nodesmith.contracts.temporal.operations import OperationRequest, OperationResult, Projection, Run
 from nodesmith.domain.errors import BadSignature, NoAnswer, NodeAway
 from nodesmith.domain.node import Protocol
-from nodesmith.domain.operation import ENDED, Reason, State
+from nodesmith.domain.operation import ENDED, Operation, Reason, State
 from nodesmith.services.operations.verified_records import VerifiedRecords
 from nodesmith.services.ports import NodeLink, NodeRegistry, OperationRuns, Operations
 
@@ -62,17 +61,17 @@ class Repair:
                 log.warning("run without an open row", op_id=run.op_id, workflow_id=run.workflow_id)
                 await self.runs.report_row_end(run.workflow_id, run.op_id)
 
-    async def _is_running(self, row: OperationView) -> bool:
+    async def _is_running(self, row: Operation) -> bool:
         """Use describe: visibility, which lists the open runs, lags."""
         run = await self.runs.describe(row.workflow_id)
         return run is not None and run.is_open and run.op_id == row.op_id
 
-    async def _has_ended(self, row: OperationView) -> bool:
+    async def _has_ended(self, row: Operation) -> bool:
         """Read the row again: a run writes its end before it closes, so the row may have ended since it was listed."""
         now = await self.operations.find(row.op_id)
         return now is None or now.state in ENDED
 
-    async def _end(self, row: OperationView) -> None:
+    async def _end(self, row: Operation) -> None:
         request = await self.operations.request(row.op_id)
         if request is None:
             return
@@ -87,7 +86,7 @@ class Repair:
             else:
                 return
 
-    async def _write(self, request: OperationRequest, row: OperationView, end: End) -> None:
+    async def _write(self, request: OperationRequest, row: Operation, end: End) -> None:
         state, reason, detail, outcome = end
         now = self.clock()
         await self.records.record(
@@ -107,14 +106,14 @@ class Repair:
             )
         )
 
-    async def _end_of_run(self, row: OperationView) -> End | None:
+    async def _end_of_run(self, row: Operation) -> End | None:
         """The result of the closed run; needed after PostgreSQL was restored from a backup."""
         result = await self.runs.result(row.workflow_id, row.run_id)
         if result is None or result.op_id != row.op_id or result.state not in ENDED:
             return None
         return result.state, result.reason, result.detail, _reported(result)
 
-    async def _end_on_node(self, row: OperationView) -> End | None:
+    async def _end_on_node(self, row: Operation) -> End | None:
         outcome = await self._stop_on_node(row)
         if outcome is None or outcome.result not in (Result.SUCCEEDED, Result.FAILED):
             return None
@@ -122,7 +121,7 @@ class Repair:
             return State.SUCCEEDED, Reason.ENDED_OUTSIDE, "the node had finished", outcome
         return State.FAILED, outcome.reason or Reason.NODE_ERROR, outcome.error, outcome
 
-    async def _stop_on_node(self, row: OperationView) -> Outcome | None:
+    async def _stop_on_node(self, row: Operation) -> Outcome | None:
         """Cancel the operation on the node; returns the outcome if it had ended there already."""
         node = await self.nodes.find(row.node_id)
         if node is None or node.protocol is Protocol.LOCALAI:
@@ -136,11 +135,11 @@ class Repair:
         return reply.outcome if reply.answer is CancelAnswer.TOO_LATE else None
 
 
-def _ended_at(row: OperationView) -> datetime:
+def _ended_at(row: Operation) -> datetime:
     return row.ended_at or row.created_at
 
 
-async def _unknown_end(_row: OperationView) -> End:
+async def _unknown_end(_row: Operation) -> End:
     return State.FAILED, Reason.ENDED_OUTSIDE, "", None
 
 

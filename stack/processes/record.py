@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 
+from nodesmith.runtime.process_identity import identity_of_process
 from nodesmith.stack.files import read_json, write_private
 
-_START_TOLERANCE = 1.0
 _POLL = 0.05
 _BLOCK = 32 * 1024
 """the file is padded to a multiple of this, so that the next state fits into it on a full disk"""
@@ -39,7 +39,8 @@ class ProcessState:
     name: str
     condition: Condition = Condition.STARTING
     pid: int | None = None
-    born: float | None = None
+    born: str | None = None
+    """boot and start of the process, independent of the clock"""
     restarts: int = 0
     last_words: str = ""
     """why it last ended"""
@@ -84,13 +85,6 @@ def _as_restarting(process: ProcessState) -> ProcessState:
     return replace(process, condition=Condition.RESTARTING, pid=None, born=None, last_words=process.last_words or GONE)
 
 
-def start_time(pid: int) -> float | None:
-    """Return when the process started, which tells it from a later process with the same pid."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).create_time()
-    return None
-
-
 def end_leftovers(path: Path, *, patience: float = 3.0) -> None:
     """Wait for the children of a killed `up` to end; kill those that remain after `patience` seconds."""
     left = [process for process in read(path) if _is_alive(process)]
@@ -106,5 +100,4 @@ def end_leftovers(path: Path, *, patience: float = 3.0) -> None:
 def _is_alive(process: ProcessState) -> bool:
     if process.pid is None or process.born is None:
         return False
-    started = start_time(process.pid)
-    return started is not None and abs(started - process.born) < _START_TOLERANCE
+    return identity_of_process(process.pid) == process.born

@@ -6,8 +6,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from nodesmith.runtime.process_identity import identity_of_process
 from nodesmith.stack.errors import StackError
-from nodesmith.stack.processes import record
 from nodesmith.stack.processes.child import Child
 from nodesmith.stack.processes.record import Condition, ProcessState
 from nodesmith.stack.servers import embedded
@@ -74,7 +74,7 @@ class ChildKeeper:
         self._set_condition(Condition.RUNNING)
 
     def _started(self, child: Child) -> None:
-        self.state.pid, self.state.born = child.pid, record.start_time(child.pid)
+        self.state.pid, self.state.born = child.pid, identity_of_process(child.pid)
         self._set_condition(Condition.STARTING)
 
     async def _wait_for_exit(self) -> None:

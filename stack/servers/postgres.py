@@ -5,12 +5,11 @@ import os
 import pwd
 import shutil
 import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
-
-import psutil
 
 from nodesmith.stack.errors import StackError
 from nodesmith.stack.files import write_private
@@ -21,10 +20,8 @@ from nodesmith.stack.servers.embedded import LOOPBACK
 ROLE = "nodesmith"
 DATABASE = "nodesmith"
 _STATUS_LINE = 7
-_STARTED_LINE = 2
 _IDENTITY = 3
 """lines: pid, folder, time of the start"""
-_SAME_START = 5.0
 
 
 @dataclass
@@ -130,14 +127,20 @@ class PostgresServer:
         PostgreSQL removes a stale file itself, except when a process of the same user has that pid.
         """
         lines = self._pid_file()
-        if len(lines) <= _STARTED_LINE or not psutil.pid_exists(int(lines[0])):
-            return
-        try:
-            started = psutil.Process(int(lines[0])).create_time()
-        except psutil.NoSuchProcess:
-            return
-        if abs(started - int(lines[_STARTED_LINE])) > _SAME_START:
+        if lines and not self._is_postmaster(int(lines[0])):
             self._pid_path.unlink(missing_ok=True)
+
+    def _is_postmaster(self, pid: int) -> bool:
+        """Whether that process works in the data folder, as its postmaster does; the clock cannot tell, it may be set.
+
+        In doubt it counts as one: PostgreSQL decides then, and two servers on one folder would destroy it.
+        """
+        try:  # its own path of the folder may differ, because it may run in a mount namespace
+            return sys.platform != "linux" or Path(f"/proc/{pid}/cwd").samefile(self.folder / "data")
+        except PermissionError:
+            return True
+        except OSError:
+            return False
 
 
 _ENVIRONMENT = {"LC_ALL": "C", "PGTZ": "UTC"}

@@ -8,16 +8,17 @@ from sqlalchemy import ColumnElement, Select, exists, false, func, or_, select, 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from nodesmith.contracts.http.inventory import BackendBuild, BackendSpread, DifferingNode
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.nats.messages import Installed
+from nodesmith.domain.eligibility import Obstacle
 from nodesmith.domain.identity import family_of
-from nodesmith.domain.node import NodeStatus, NodeType
+from nodesmith.domain.node import Node, NodeStatus
 from nodesmith.domain.selector import EVERYTHING, Selector
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
+from nodesmith.store.entities import node_of
+from nodesmith.store.nodes.eligibility import hindered_by
 from nodesmith.store.nodes.labels import selector_condition
-from nodesmith.store.nodes.nodes import node_views, status_expression
-from nodesmith.store.operations.views import node_view
+from nodesmith.store.nodes.nodes import select_nodes, status_expression
 from nodesmith.store.tables.core import NodeRow, OperationRow
 from nodesmith.store.tables.inventory import InstalledRow, InventoryScanRow
 from nodesmith.store.text import storable
@@ -109,20 +110,20 @@ class InventoryTable:
         async with self._database.session() as session:
             await session.execute(doubted.values(doubted_at=self._clock()))
 
-    async def stale(self, *, limit: int, skip: Sequence[str] = ()) -> list[NodeView]:
+    async def stale(self, *, limit: int, skip: Sequence[str] = ()) -> list[Node]:
         """Connected nodes whose copy may be stale; the oldest copies first."""
         now = self._clock()
         scan = InventoryScanRow
-        wanted = node_views(now).outerjoin(scan, scan.node_id == NodeRow.id)
+        wanted = select_nodes(now).outerjoin(scan, scan.node_id == NodeRow.id)
         wanted = wanted.where(
-            NodeRow.node_type == str(NodeType.BACKEND),
+            ~hindered_by(Obstacle.NOT_FOR_BACKENDS),
             NodeRow.id.not_in(skip),
             status_expression(now).in_([str(status) for status in _ANSWERING]),
             _may_be_stale(now),
         )
         async with self._database.session() as session:
             found = await session.execute(wanted.order_by(scan.asked_at.nulls_first()).limit(limit))
-            return [node_view(*row) for row in found]
+            return [node_of(*row) for row in found]
 
     async def spread(self, *, family: str = "", selector: Selector = EVERYTHING) -> list[BackendSpread]:
         """Each backend with its installed builds, and the nodes that differ from the majority."""

@@ -7,13 +7,14 @@ from sqlalchemy import delete, exists, func, literal_column, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from nodesmith.contracts.http.operations import OperationView
-from nodesmith.contracts.nats.messages import StopWhy
-from nodesmith.domain.operation import OPEN
+from nodesmith.contracts.nats.presence import StopWhy
+from nodesmith.domain.eligibility import Obstacle
+from nodesmith.domain.operation import OPEN, Operation
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
+from nodesmith.store.entities import operation_of
+from nodesmith.store.nodes.eligibility import hindered_by
 from nodesmith.store.nodes.nats_credentials import revoke_all
-from nodesmith.store.operations.views import operation_view
 from nodesmith.store.tables.core import NodeRow, OperationRow, RetiredCredentialRow, one_of
 
 _IS_OPEN = literal_column(one_of("operations.state", OPEN)).is_(True)
@@ -100,21 +101,25 @@ class NodeLife:
 
     # operations that a change of a node concerns --------------------------------------------------------------
 
-    async def open_on(self, node_id: str) -> Sequence[OperationView]:
+    async def open_on(self, node_id: str) -> Sequence[Operation]:
         wanted = select(OperationRow).where(OperationRow.node_id == node_id, _IS_OPEN)
         now = self._clock()
         async with self._database.session() as session:
-            return [operation_view(row, now) for row in await session.scalars(wanted)]
+            return [operation_of(row, now) for row in await session.scalars(wanted)]
 
-    async def stranded(self) -> Sequence[tuple[OperationView, bool]]:
+    async def stranded(self) -> Sequence[tuple[Operation, bool]]:
         """Open operations of removed nodes (True), and undispatched ones admitted before a drain (False)."""
         node_exists = exists().where(NodeRow.id == OperationRow.node_id)
-        drained_since = exists().where(NodeRow.id == OperationRow.node_id, NodeRow.drained_at > OperationRow.created_at)
+        drained_since = exists().where(
+            NodeRow.id == OperationRow.node_id,
+            hindered_by(Obstacle.DRAINED),
+            NodeRow.drained_at > OperationRow.created_at,
+        )
         overtaken = drained_since & OperationRow.dispatched_at.is_(None)
         wanted = select(OperationRow, ~node_exists).where(_IS_OPEN, or_(~node_exists, overtaken))
         now = self._clock()
         async with self._database.session() as session:
-            return [(operation_view(row, now), is_removed) for row, is_removed in await session.execute(wanted)]
+            return [(operation_of(row, now), is_removed) for row, is_removed in await session.execute(wanted)]
 
     async def _update(self, node_id: str, *, boot_id: str = "", **facts: datetime | None) -> None:
         known = update(NodeRow).where(NodeRow.id == node_id)

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from pydantic import TypeAdapter
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
@@ -23,16 +22,15 @@ from sqlalchemy import (
     tuple_,
 )
 
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.domain.errors import InvalidRequest
-from nodesmith.domain.node import NodeStatus
+from nodesmith.domain.node import Node, NodeStatus
 from nodesmith.domain.selector import EVERYTHING, Selector
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.cursors import cursor_after, read_moment, read_text
 from nodesmith.store.database import Database
+from nodesmith.store.entities import node_of_columns
 from nodesmith.store.nodes.labels import labels_of_node, selector_condition
 from nodesmith.store.nodes.nodes import open_operations_of_node, status_expression
-from nodesmith.store.operations.views import node_facts
 from nodesmith.store.tables.core import HeartbeatSinkRow, NodeRow
 from nodesmith.store.tables.inventory import InstalledRow
 
@@ -40,9 +38,6 @@ _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 _NOW = bindparam("now", type_=DateTime(timezone=True))
 _SINKS = HeartbeatSinkRow.protocol == NodeRow.protocol
-
-_VIEWS = TypeAdapter(list[NodeView])
-"""validates a whole page at once: the cost per row dominates"""
 
 SORTS = ("name", "status", "last_heartbeat", "created_at")
 
@@ -65,7 +60,7 @@ class NodeQuery:
 
 @dataclass(frozen=True)
 class NodePage:
-    nodes: list[NodeView]
+    nodes: list[Node]
     total: int
     """of all pages together"""
     next_cursor: str = ""
@@ -87,7 +82,7 @@ class NodeList:
             if not found and query.cursor:
                 total = await connection.scalar(_count(query), values) or 0
         rows = found if query.limit is None else found[: query.limit]
-        shown = _VIEWS.validate_python([node_facts(dict(zip(names, row, strict=True))) for row in rows])
+        shown = [node_of_columns(dict(zip(names, row, strict=True))) for row in rows]
         more = len(shown) < len(found)
         return NodePage(shown, total, _cursor_after(query.sort, shown[-1]) if more else "")
 
@@ -160,7 +155,7 @@ def _sort_key(sort: str) -> tuple[ColumnElement[Any], bool]:
     return keys[name](), sort.startswith("-")
 
 
-def _cursor_after(sort: str, last: NodeView) -> str:
+def _cursor_after(sort: str, last: Node) -> str:
     value = getattr(last, sort.removeprefix("-"))
     return cursor_after(_order(sort), _LONG_AGO if value is None else value, last.id)
 

@@ -1,4 +1,4 @@
-"""The registry of nodes: stores facts, returns views with a derived status."""
+"""The registry of nodes: stores facts, returns nodes with a derived status."""
 
 import json
 import uuid
@@ -23,26 +23,33 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.sql.selectable import ScalarSelect
 
-from nodesmith.contracts.http.nodes import NodeView, RegisterRequest
-from nodesmith.contracts.nats.messages import Heartbeat, Resources
+from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.nats.presence import Heartbeat, Resources
+from nodesmith.domain.eligibility import Obstacle
 from nodesmith.domain.errors import NameTaken
-from nodesmith.domain.node import SILENT_AFTER, NodeKey, NodeStatus, Protocol, ReportingNode
+from nodesmith.domain.node import SILENT_AFTER, Node, NodeKey, NodeStatus, Protocol, ReportingNode
 from nodesmith.domain.operation import OPEN
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
+from nodesmith.store.entities import node_of
+from nodesmith.store.nodes.eligibility import hindered_by
 from nodesmith.store.nodes.labels import labels_of_node, write_reported
-from nodesmith.store.operations.views import node_view
 from nodesmith.store.tables.core import HeartbeatSinkRow, NodeRow, OperationRow, one_of
 from nodesmith.store.text import storable
 
-NodeViews = Select[NodeRow, str, int, dict[str, str] | None]
+NodeSelect = Select[NodeRow, str, int, dict[str, str] | None]
 
 SINK_AWAY_AFTER = timedelta(seconds=15)
+
+CLOCK_SET_BACK = timedelta(minutes=5)
+"""a stored time so far ahead comes from a clock that was set back since, and is replaced; replicas differ by less"""
 
 _HEARTBEATS = text("""
     UPDATE nodes
     SET last_heartbeat = CASE
-            WHEN heard.is_it THEN greatest(nodes.last_heartbeat, :now) ELSE nodes.last_heartbeat END,
+            WHEN NOT heard.is_it THEN nodes.last_heartbeat
+            WHEN nodes.last_heartbeat > :future THEN :now
+            ELSE greatest(nodes.last_heartbeat, :now) END,
         boot_id = CASE WHEN heard.is_it AND nodes.approved_at IS NOT NULL
             THEN coalesce(nullif(heard.boot_id, ''), nodes.boot_id) ELSE nodes.boot_id END,
         resources = CASE WHEN heard.is_it AND nodes.approved_at IS NOT NULL AND nodes.left_at IS NULL
@@ -106,27 +113,29 @@ class Nodes:
         self._database = database
         self._clock = clock
 
-    async def find(self, id_or_name: str) -> NodeView | None:
+    async def find(self, id_or_name: str) -> Node | None:
         """Find by id, else by name; an id wins over an equal name of another node."""
         async with self._database.reading() as session:
             found = (await session.execute(_FIND, {"asked": id_or_name, "now": self._clock()})).first()
-        return node_view(*found) if found else None
+        return node_of(*found) if found else None
 
-    async def find_many(self, node_ids: Sequence[str]) -> dict[str, NodeView]:
+    async def find_many(self, node_ids: Sequence[str]) -> dict[str, Node]:
         """The existing ones of these nodes, by id."""
-        among = node_views(self._clock()).where(NodeRow.id.in_(node_ids))
+        among = select_nodes(self._clock()).where(NodeRow.id.in_(node_ids))
         return {node.id: node for node in await self._fetch(among)}
 
-    async def list(self) -> Sequence[NodeView]:
-        return await self._fetch(node_views(self._clock()).order_by(NodeRow.name))
+    async def list(self) -> Sequence[Node]:
+        return await self._fetch(select_nodes(self._clock()).order_by(NodeRow.name))
 
     async def credential_hash(self, node_id: str) -> str | None:
         async with self._database.session() as session:
             return await session.scalar(select(NodeRow.credential_hash).where(NodeRow.id == node_id))
 
-    async def with_credential(self, credential_hash: str) -> NodeView | None:
+    async def with_credential(self, credential_hash: str) -> Node | None:
         """The node with this credential."""
-        found = await self._fetch(node_views(self._clock()).where(NodeRow.credential_hash == credential_hash).limit(1))
+        found = await self._fetch(
+            select_nodes(self._clock()).where(NodeRow.credential_hash == credential_hash).limit(1)
+        )
         return found[0] if found else None
 
     async def keys_of(self, node_ids: Sequence[str]) -> dict[str, NodeKey]:
@@ -148,7 +157,7 @@ class Nodes:
         credential_hash: str | None,
         approve: bool,
         instead_of: str | None = None,
-    ) -> NodeView:
+    ) -> Node:
         """Register by name: the id and the admin's decisions stay, the reported facts are replaced.
 
         `instead_of` is the boot that the caller saw: if it has changed since, nothing is written.
@@ -159,11 +168,11 @@ class Nodes:
             if node_id is None:
                 raise NameTaken
             await write_reported(session, await session.get_one(NodeRow, node_id), request.labels)
-            return node_view(*(await session.execute(node_views(now).where(NodeRow.id == node_id))).one())
+            return node_of(*(await session.execute(select_nodes(now).where(NodeRow.id == node_id))).one())
 
     async def pending(self) -> int:
         """How many nodes wait for approval."""
-        waiting = select(func.count()).select_from(NodeRow).where(NodeRow.approved_at.is_(None))
+        waiting = select(func.count()).select_from(NodeRow).where(hindered_by(Obstacle.NOT_APPROVED))
         async with self._database.reading() as session:
             return await session.scalar(waiting) or 0
 
@@ -194,7 +203,13 @@ class Nodes:
         ]
         async with self._database.session() as session:
             heard = await session.execute(
-                _HEARTBEATS, {"now": now, "beats": json.dumps(storable(rows)), "proves_link": over_nats}
+                _HEARTBEATS,
+                {
+                    "now": now,
+                    "future": now + CLOCK_SET_BACK,
+                    "beats": json.dumps(storable(rows)),
+                    "proves_link": over_nats,
+                },
             )
             return [ReportingNode(*node) for node in heard]
 
@@ -203,9 +218,11 @@ class Nodes:
         sink = HeartbeatSinkRow
         first = insert(sink).values(protocol=protocol, listening_since=now, last_listened=now)
         was_away = first.excluded.last_listened - sink.last_listened > SINK_AWAY_AFTER
+        was_ahead = sink.last_listened - first.excluded.last_listened > CLOCK_SET_BACK
+        newer = func.greatest(sink.last_listened, first.excluded.last_listened)
         changes = {
-            "listening_since": case((was_away, first.excluded.listening_since), else_=sink.listening_since),
-            "last_listened": func.greatest(sink.last_listened, first.excluded.last_listened),
+            "listening_since": case((was_away | was_ahead, first.excluded.listening_since), else_=sink.listening_since),
+            "last_listened": case((was_ahead, first.excluded.last_listened), else_=newer),
         }
         async with self._database.session() as session:
             await session.execute(first.on_conflict_do_update(index_elements=[sink.protocol], set_=changes))
@@ -222,13 +239,13 @@ class Nodes:
         async with self._database.autocommit() as connection:
             await connection.execute(_ANSWERED, values)
 
-    async def _fetch(self, statement: NodeViews) -> Sequence[NodeView]:
+    async def _fetch(self, statement: NodeSelect) -> Sequence[Node]:
         async with self._database.reading() as session:
-            return [node_view(*found) for found in await session.execute(statement)]
+            return [node_of(*found) for found in await session.execute(statement)]
 
 
-def node_views(now: datetime | ColumnElement[datetime]) -> NodeViews:
-    """The base query of `nodesmith.store.operations.views.node_view`; callers add filters and order."""
+def select_nodes(now: datetime | ColumnElement[datetime]) -> NodeSelect:
+    """The base query of `nodesmith.store.entities.node_of`; callers add filters and order."""
     return select(NodeRow, status_expression(now), open_operations_of_node(), labels_of_node()).outerjoin(
         HeartbeatSinkRow, HeartbeatSinkRow.protocol == NodeRow.protocol
     )
@@ -241,7 +258,7 @@ def open_operations_of_node() -> ScalarSelect[int]:
 
 _ASKED = bindparam("asked", type_=String)
 _FIND = (
-    node_views(bindparam("now", type_=DateTime(timezone=True)))
+    select_nodes(bindparam("now", type_=DateTime(timezone=True)))
     .where(or_(NodeRow.id == _ASKED, NodeRow.name == _ASKED))
     .order_by((NodeRow.id == _ASKED).desc())
     .limit(1)

@@ -1,13 +1,9 @@
 """Failure causes of a batch's members, counted from the events, the most frequent first."""
 
-from dataclasses import dataclass, field
-
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from nodesmith.contracts.temporal.batches import FailureCause
-from nodesmith.contracts.words import REASONS
-from nodesmith.domain.operation import Reason
+from nodesmith.domain.batch import AttemptFailures, FailureCount
 from nodesmith.store.tables.core import UNSUCCESSFUL, one_of
 
 MAX_CAUSES = 3
@@ -30,34 +26,7 @@ _CAUSES = text(f"""
 """The detail of a back-off names the failed attempt and its cause; the reason of a permanent failure is the cause."""
 
 
-@dataclass(frozen=True)
-class AttemptFailures:
-    """Failed attempts of a batch: how many, on how many nodes, and their causes."""
-
-    attempts: int = 0
-    nodes: int = 0
-    causes: list[FailureCause] = field(default_factory=list)
-
-    def describe(self) -> str:
-        """One line, the three most frequent causes; empty when nothing failed."""
-        if not self.attempts:
-            return ""
-        causes = ", ".join(f"{each.attempts} x {each.cause} ({_nodes(each.nodes)})" for each in self.causes)
-        attempts = "1 failed attempt" if self.attempts == 1 else f"{self.attempts} failed attempts"
-        return f"{attempts} on {_nodes(self.nodes)}: {causes}"
-
-
 async def failures_of(session: AsyncSession, batch_id: str) -> AttemptFailures:
     rows = (await session.execute(_CAUSES, {"batch_id": batch_id})).all()
-    causes = [FailureCause(cause=_cause(row.cause), attempts=row.attempts, nodes=row.nodes) for row in rows[1:]]
+    causes = [FailureCount(cause=row.cause, attempts=row.attempts, nodes=row.nodes) for row in rows[1:]]
     return AttemptFailures(rows[0].attempts, rows[0].nodes, causes)
-
-
-def _cause(text: str) -> str:
-    """Replace a reason code by its sentence."""
-    reason = Reason(text)
-    return text if reason is Reason.UNKNOWN else REASONS[reason].sentence
-
-
-def _nodes(number: int) -> str:
-    return "1 node" if number == 1 else f"{number} nodes"

@@ -1,6 +1,7 @@
 """Batches: the request, its members, and the state of each member."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,27 +9,22 @@ from sqlalchemy import ColumnElement, Select, case, exists, func, or_, select, t
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from nodesmith.contracts.http.operations import ProgressView
-from nodesmith.contracts.temporal.batches import (
+from nodesmith.contracts.temporal.batches import BatchInput, BatchMember, CloseBatch, member_op_id
+from nodesmith.domain.batch import (
     ENDED_BATCHES,
-    BatchDetail,
-    BatchInput,
-    BatchMember,
+    WAITING_FOR_TURN,
+    Batch,
     BatchState,
-    BatchView,
-    CloseBatch,
+    Member,
     MemberVerdict,
-    MemberView,
-    member_op_id,
 )
-from nodesmith.contracts.words import tell
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Gauge, Reason, State
 from nodesmith.store.cursors import cursor_after, read_moment
 from nodesmith.store.database import Database
-from nodesmith.store.operations.batch_failures import AttemptFailures, failures_of
+from nodesmith.store.operations.batch_failures import failures_of
 from nodesmith.store.tables.core import BatchMemberRow, BatchRow, OperationRow
 
-WAITING_FOR_TURN = "waiting_for_turn"
 _BY_CREATION = "batches by creation"
 _WITHOUT_NODES = {"targets", "left_out", "carried"}
 _BEFORE_ANY_RUN = datetime.fromtimestamp(0, UTC)
@@ -79,16 +75,15 @@ class Batches:
         async with self._database.session() as session:
             await session.execute(mine.values(changes))
 
-    async def find(self, batch_id: str) -> BatchView | None:
+    async def find(self, batch_id: str) -> Batch | None:
         async with self._database.snapshot() as session:
-            return await _one_view(session, batch_id)
+            return await _find(session, batch_id)
 
-    async def detail(self, batch_id: str) -> BatchDetail | None:
+    async def detail(self, batch_id: str) -> Batch | None:
         """The batch with all its members, from one snapshot."""
         async with self._database.snapshot() as session:
-            found = await _one_view(session, batch_id)
-            members = await _members(session, batch_id) if found else []
-        return BatchDetail(**{**dict(found), "members": members}) if found else None
+            found = await _find(session, batch_id)
+            return replace(found, members=await _members(session, batch_id)) if found else None
 
     async def failed_attempts(self, op_ids: Sequence[str]) -> dict[str, int]:
         """Operation -> number of failed attempts, if any; `attempt` is the number of the current one."""
@@ -136,7 +131,7 @@ class Batches:
 
     async def listing(
         self, *, open_only: bool = False, cursor: str = "", limit: int = 100
-    ) -> tuple[list[BatchView], str | None]:
+    ) -> tuple[list[Batch], str | None]:
         """One page of batches, newest first, and the cursor of the next page."""
         place = (BatchRow.created_at, BatchRow.batch_id)
         newest = select(BatchRow).order_by(*(column.desc() for column in place)).limit(limit + 1)
@@ -144,45 +139,45 @@ class Batches:
             newest = newest.where(BatchRow.ended_at.is_(None))
         if cursor:
             newest = newest.where(tuple_(*place) < tuple_(*read_moment(cursor, _BY_CREATION)))
-        found = await self._views(newest)
+        found = await self._fetch(newest)
         shown = found[:limit]
         more = len(found) > limit
         return shown, cursor_after(_BY_CREATION, shown[-1].created_at, shown[-1].batch_id) if more else None
 
-    async def members(self, batch_id: str) -> Sequence[MemberView]:
+    async def members(self, batch_id: str) -> Sequence[Member]:
         """All members of the batch, by node name, with the state of their operations."""
         async with self._database.reading() as session:
             return await _members(session, batch_id)
 
-    async def _views(self, wanted: Select[BatchRow]) -> list[BatchView]:
+    async def _fetch(self, wanted: Select[BatchRow]) -> list[Batch]:
         async with self._database.snapshot() as session:
-            return await _views(session, wanted)
+            return await _fetch(session, wanted)
 
 
-async def _one_view(session: AsyncSession, batch_id: str) -> BatchView | None:
+async def _find(session: AsyncSession, batch_id: str) -> Batch | None:
     """One batch with its failure causes, which lists omit."""
-    found = await _views(session, select(BatchRow).where(BatchRow.batch_id == batch_id))
-    return _with_failures(found[0], await failures_of(session, batch_id)) if found else None
+    found = await _fetch(session, select(BatchRow).where(BatchRow.batch_id == batch_id))
+    return replace(found[0], failures=await failures_of(session, batch_id)) if found else None
 
 
-async def _views(session: AsyncSession, wanted: Select[BatchRow]) -> list[BatchView]:
+async def _fetch(session: AsyncSession, wanted: Select[BatchRow]) -> list[Batch]:
     """Read batches with their counts; needs a snapshot, so that the counts match the states."""
     rows = list(await session.scalars(wanted))
     counted = await session.execute(_counts([row.batch_id for row in rows]))
     counts: dict[str, dict[str, int]] = {}
     for batch_id, standing, number in counted:
         counts.setdefault(batch_id, {})[standing] = number
-    return [_view(row, counts.get(row.batch_id, {})) for row in rows]
+    return [_batch(row, counts.get(row.batch_id, {})) for row in rows]
 
 
-async def _members(session: AsyncSession, batch_id: str) -> list[MemberView]:
+async def _members(session: AsyncSession, batch_id: str) -> list[Member]:
     wanted = (
         select(BatchMemberRow, OperationRow)
         .outerjoin(OperationRow, OperationRow.op_id == BatchMemberRow.op_id)
         .where(BatchMemberRow.batch_id == batch_id)
         .order_by(BatchMemberRow.node_name)
     )
-    return [_member_view(member, operation) for member, operation in await session.execute(wanted)]
+    return [_member_of(member, operation) for member, operation in await session.execute(wanted)]
 
 
 def _counts(batch_ids: Sequence[str]) -> Select[str, str, int]:
@@ -223,9 +218,9 @@ def _chunks(rows: list[dict[str, Any]]) -> Iterable[list[dict[str, Any]]]:
     return (rows[start : start + 1000] for start in range(0, len(rows), 1000))
 
 
-def _view(row: BatchRow, counts: dict[str, int]) -> BatchView:
+def _batch(row: BatchRow, counts: dict[str, int]) -> Batch:
     asked = row.request
-    return BatchView(
+    return Batch(
         batch_id=row.batch_id,
         kind=Kind(row.kind),
         backend=row.backend,
@@ -243,14 +238,7 @@ def _view(row: BatchRow, counts: dict[str, int]) -> BatchView:
         created_at=row.created_at,
         ended_at=row.ended_at,
         counts=counts,
-        message=_describe(row, counts),
     )
-
-
-def _with_failures(view: BatchView, failures: AttemptFailures) -> BatchView:
-    counted = {"failed_attempts": failures.attempts, "failed_nodes": failures.nodes, "troubles": failures.causes}
-    message = "; ".join(part for part in (view.message, failures.describe()) if part)
-    return view.model_copy(update={**counted, "message": message})
 
 
 def _may_move_to(state: BatchState) -> ColumnElement[bool]:
@@ -258,24 +246,11 @@ def _may_move_to(state: BatchState) -> ColumnElement[bool]:
     return or_(BatchRow.ended_at.is_(None), BatchRow.state == state.value)
 
 
-def _describe(row: BatchRow, counts: dict[str, int]) -> str:
-    """One line: the state, its reason, and the counts of the members."""
-    standing = ", ".join(f"{number} {state.replace('_', ' ')}" for state, number in sorted(counts.items()))
-    return ": ".join(part for part in (row.state, row.detail, standing) if part)
-
-
-def _member_view(member: BatchMemberRow, operation: OperationRow | None) -> MemberView:
-    view = MemberView(
-        node_id=member.node_id,
-        node_name=member.node_name,
-        op_id=member.op_id,
-        joined=member.joined,
-        state=member.verdict or WAITING_FOR_TURN,
-        detail=member.detail,
-    )
+def _member_of(member: BatchMemberRow, operation: OperationRow | None) -> Member:
+    part = Member(node_id=member.node_id, node_name=member.node_name, op_id=member.op_id, joined=member.joined)
     if operation is None or member.verdict not in (None, *_PROVISIONAL):
-        return view
+        verdict = MemberVerdict(member.verdict) if member.verdict else None
+        return replace(part, verdict=verdict, detail=member.detail)
     state, reason = State(operation.state), Reason(operation.reason) if operation.reason else None
-    detail = tell(state, reason, operation.detail)
-    percentage = ProgressView(percentage=operation.percentage).during(state).percentage
-    return view.model_copy(update={"state": state.value, "reason": reason, "detail": detail, "percentage": percentage})
+    percentage = Gauge(percentage=operation.percentage).during(state).percentage
+    return replace(part, operation_state=state, reason=reason, detail=operation.detail, percentage=percentage)

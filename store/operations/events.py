@@ -7,10 +7,9 @@ import psycopg
 import structlog
 from sqlalchemy import func, select
 
-from nodesmith.contracts.http.operations import OperationEvent
-from nodesmith.domain.operation import OPEN
+from nodesmith.domain.operation import OPEN, StateChange
 from nodesmith.store.database import Database
-from nodesmith.store.operations.views import event_view
+from nodesmith.store.entities import state_change_of
 from nodesmith.store.tables.core import OperationEventRow, OperationRow
 
 CHANNEL = "operation_events"
@@ -37,16 +36,16 @@ class EventFeed:
         op_id: str | None = None,
         node_id: str | None = None,
         batch_id: str | None = None,
-    ) -> Sequence[OperationEvent]:
+    ) -> Sequence[StateChange]:
         event = OperationEventRow
         newer = select(event).where(event.id > last_id).order_by(event.id).limit(limit)
         for column, wanted in ((event.op_id, op_id), (event.node_id, node_id), (event.batch_id, batch_id)):
             if wanted is not None:
                 newer = newer.where(column == wanted)
         async with self._database.reading() as session:
-            return [event_view(row) for row in await session.scalars(newer)]
+            return [state_change_of(row) for row in await session.scalars(newer)]
 
-    async def from_event(self, known: OperationEvent, *, limit: int) -> Sequence[OperationEvent] | None:
+    async def from_event(self, known: StateChange, *, limit: int) -> Sequence[StateChange] | None:
         """Events after this one; None when it is missing, because PostgreSQL was restored from a backup.
 
         The event itself is read again, because another event may have its id after a restore.
@@ -55,11 +54,11 @@ class EventFeed:
         is_same = bool(found) and (found[0].id, found[0].op_id, found[0].at) == (known.id, known.op_id, known.at)
         return found[1:] if is_same else None
 
-    async def newest(self) -> OperationEvent | None:
+    async def newest(self) -> StateChange | None:
         last = select(OperationEventRow).order_by(OperationEventRow.id.desc()).limit(1)
         async with self._database.reading() as session:
             row = await session.scalar(last)
-        return event_view(row) if row else None
+        return state_change_of(row) if row else None
 
     async def latest_id(self) -> int:
         async with self._database.reading() as session:

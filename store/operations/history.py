@@ -6,14 +6,15 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, delete, exists, func, select, tuple_, update
 
-from nodesmith.contracts.http.operations import OperationFilter, OperationView, PendingWork
+from nodesmith.contracts.http.operations import OperationFilter, PendingWork
+from nodesmith.domain.operation import Operation
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.cursors import cursor_after, read_moment
 from nodesmith.store.database import Database
+from nodesmith.store.entities import operation_of
 from nodesmith.store.operations.filters import filter_conditions
 from nodesmith.store.operations.idempotency import KEY_EXPIRED
 from nodesmith.store.operations.operations import IS_OPEN, IS_UNSUCCESSFUL
-from nodesmith.store.operations.views import operation_view
 from nodesmith.store.tables.core import BatchMemberRow, BatchRow, IdempotencyKeyRow, OperationRow, OrderRow
 
 PURGE_LIMIT = 1000
@@ -36,7 +37,7 @@ class History:
         until: datetime | None = None,
         cursor: str = "",
         limit: int = 50,
-    ) -> tuple[list[OperationView], str | None]:
+    ) -> tuple[list[Operation], str | None]:
         """Ended operations, the latest end first, and the cursor of the next page."""
         ended = OperationRow.ended_at
         conditions = [ended.is_not(None), OperationRow.cleared_at.is_(None), *filter_conditions(wanted)]
@@ -50,10 +51,10 @@ class History:
         shown = found[:limit]
         return shown, _cursor_after(shown[-1]) if len(found) > limit else None
 
-    async def list_open(self, wanted: OperationFilter, *, limit: int) -> Sequence[OperationView]:
+    async def list_open(self, wanted: OperationFilter, *, limit: int) -> Sequence[Operation]:
         return await self._fetch([IS_OPEN, *filter_conditions(wanted)], (OperationRow.created_at.asc(),), limit)
 
-    async def undismissed(self, wanted: OperationFilter, *, limit: int) -> Sequence[OperationView]:
+    async def undismissed(self, wanted: OperationFilter, *, limit: int) -> Sequence[Operation]:
         """Unsuccessful operations that were not dismissed yet."""
         return await self._fetch([IS_UNSUCCESSFUL, *filter_conditions(wanted)], (OperationRow.created_at.asc(),), limit)
 
@@ -105,11 +106,11 @@ class History:
 
     async def _fetch(
         self, conditions: Iterable[ColumnElement[bool]], order: Iterable[ColumnElement[Any]], limit: int
-    ) -> list[OperationView]:
+    ) -> list[Operation]:
         now = self._clock()
         wanted = select(OperationRow).where(*conditions).order_by(*order).limit(limit)
         async with self._database.session() as session:
-            return [operation_view(row, now) for row in await session.scalars(wanted)]
+            return [operation_of(row, now) for row in await session.scalars(wanted)]
 
 
 def _without_operation(ended_before: datetime) -> Select[str]:
@@ -119,7 +120,7 @@ def _without_operation(ended_before: datetime) -> Select[str]:
     return select(OrderRow.op_id).where(ended, ~begun).limit(PURGE_LIMIT)
 
 
-def _cursor_after(last: OperationView) -> str:
+def _cursor_after(last: Operation) -> str:
     assert last.ended_at is not None  # noqa: S101 - only what has ended is in the history
     return cursor_after(_BY_END, last.ended_at, last.op_id)
 

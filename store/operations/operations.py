@@ -21,24 +21,18 @@ from sqlalchemy import (
     tuple_,
 )
 
-from nodesmith.contracts.http.operations import (
-    OperationDetail,
-    OperationEvent,
-    OperationFilter,
-    OperationScope,
-    OperationView,
-)
+from nodesmith.contracts.http.operations import OperationFilter, OperationScope
 from nodesmith.contracts.nats.messages import Installed, Progress, Signed
 from nodesmith.contracts.nats.orders import Order
 from nodesmith.contracts.temporal.operations import OperationRequest, Projection, RecordResult, RowEnd
-from nodesmith.domain.operation import ENDED, OPEN, Reason, State
+from nodesmith.domain.operation import ENDED, OPEN, Operation, Reason, State, StateChange
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.cursors import cursor_after, read_moment
 from nodesmith.store.database import EVENT_LOCK, Database
+from nodesmith.store.entities import operation_of, state_change_of
 from nodesmith.store.operations.events import CHANNEL, NEWEST_EVENT
 from nodesmith.store.operations.filters import filter_conditions
 from nodesmith.store.operations.orders import INSERT_ORDERS, order_rows
-from nodesmith.store.operations.views import event_view, operation_view
 from nodesmith.store.tables.core import NODE_BOUND, UNSUCCESSFUL, OperationEventRow, OperationRow, one_of
 from nodesmith.store.text import storable
 
@@ -147,7 +141,7 @@ run starts with old numbers, so between runs `at` decides. An end is accepted fr
 class OperationSnapshot:
     """Operations of one snapshot; every later change has an event with a higher id."""
 
-    operations: Sequence[OperationView]
+    operations: Sequence[Operation]
     last_event_id: int
     next_cursor: str | None = None
 
@@ -159,11 +153,11 @@ class OperationTable:
         self._database = database
         self._clock = clock
 
-    async def find(self, op_id: str) -> OperationView | None:
+    async def find(self, op_id: str) -> Operation | None:
         found = await self._fetch(select(OperationRow).where(OperationRow.op_id == op_id))
         return found[0] if found else None
 
-    async def detail(self, op_id: str) -> OperationDetail | None:
+    async def detail(self, op_id: str) -> Operation | None:
         """The row and its events from one statement, so that a reader who continues after it misses none."""
         row, event = OperationRow, OperationEventRow
         wanted = select(row, event).outerjoin(event, event.op_id == row.op_id).where(row.op_id == op_id)
@@ -172,8 +166,7 @@ class OperationTable:
             found = (await session.execute(wanted.order_by(event.id))).all()
         if not found:
             return None
-        timeline = [event_view(each) for _, each in found if each is not None]
-        return OperationDetail(**{**dict(operation_view(found[0][0], now)), "timeline": timeline})
+        return operation_of(found[0][0], now, [state_change_of(each) for _, each in found if each is not None])
 
     async def request(self, op_id: str) -> OperationRequest | None:
         """The complete admitted request: for a retry, and to write the end of a lost run."""
@@ -207,7 +200,7 @@ class OperationTable:
             row = found.mappings().one_or_none()
         return RecordResult(written=False, end=row_end(row) if row else None)
 
-    async def open_operations(self) -> Sequence[OperationView]:
+    async def open_operations(self) -> Sequence[Operation]:
         return await self._fetch(select(OperationRow).where(IS_OPEN).order_by(OperationRow.created_at))
 
     async def dispatched_to(self, node_id: str) -> Sequence[str]:
@@ -216,11 +209,11 @@ class OperationTable:
         async with self._database.reading() as session:
             return list(await session.scalars(found))
 
-    async def ended_among(self, op_ids: Sequence[str]) -> Sequence[OperationView]:
+    async def ended_among(self, op_ids: Sequence[str]) -> Sequence[Operation]:
         """The ended ones of these operations; a node that still works on one must be stopped."""
         return await self._fetch(select(OperationRow).where(OperationRow.op_id.in_(op_ids), _HAS_ENDED))
 
-    async def waiting_for(self, node_ids: Sequence[str]) -> Sequence[OperationView]:
+    async def waiting_for(self, node_ids: Sequence[str]) -> Sequence[Operation]:
         """Operations to wake when one of these nodes returns: waiting for their node, or with a cancel to deliver."""
         away = or_(
             OperationRow.reason.in_([Reason.NODE_AWAY, Reason.NATS_DOWN]), OperationRow.state == State.CANCELLING
@@ -228,7 +221,7 @@ class OperationTable:
         bound = select(OperationRow).where(OperationRow.node_id.in_(node_ids), _IS_NODE_BOUND, away)
         return await self._fetch(bound.order_by(OperationRow.created_at))
 
-    async def held(self, *, limit: int = 500) -> Sequence[OperationView]:
+    async def held(self, *, limit: int = 500) -> Sequence[Operation]:
         """Operations that wait because of a hold, oldest first."""
         waiting = select(OperationRow).where(OperationRow.state == State.WAITING, OperationRow.reason == Reason.HELD)
         return await self._fetch(waiting.order_by(OperationRow.created_at).limit(limit))
@@ -251,16 +244,16 @@ class OperationTable:
         now = self._clock()
         async with self._database.snapshot() as session:
             last_event_id = await session.scalar(NEWEST_EVENT) or 0
-            found = [operation_view(row, now) for row in await session.scalars(page)]
+            found = [operation_of(row, now) for row in await session.scalars(page)]
         shown = found[:limit]
         more = len(found) > limit
         following = cursor_after(_BY_CREATION, shown[-1].created_at, shown[-1].op_id) if more else None
         return OperationSnapshot(shown, last_event_id, following)
 
-    async def timeline(self, op_id: str) -> Sequence[OperationEvent]:
+    async def timeline(self, op_id: str) -> Sequence[StateChange]:
         wanted = select(OperationEventRow).where(OperationEventRow.op_id == op_id).order_by(OperationEventRow.id)
         async with self._database.session() as session:
-            return [event_view(row) for row in await session.scalars(wanted)]
+            return [state_change_of(row) for row in await session.scalars(wanted)]
 
     async def write_gauges(self, ticks: Sequence[Progress]) -> None:
         """Write the last value of each gauge in one UPDATE; ended operations are not changed."""
@@ -285,10 +278,10 @@ class OperationTable:
         async with self._database.autocommit() as connection:
             return bool((await connection.execute(statement, values)).scalar_one())
 
-    async def _fetch(self, statement: Select[OperationRow]) -> Sequence[OperationView]:
+    async def _fetch(self, statement: Select[OperationRow]) -> Sequence[Operation]:
         now = self._clock()
         async with self._database.reading() as session:
-            return [operation_view(row, now) for row in await session.scalars(statement)]
+            return [operation_of(row, now) for row in await session.scalars(statement)]
 
 
 def row_end(row: RowMapping) -> RowEnd:

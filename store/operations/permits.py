@@ -3,8 +3,8 @@
 from sqlalchemy import RowMapping, text
 
 from nodesmith.contracts.nats.messages import Signed
-from nodesmith.contracts.temporal.batches import BatchState
 from nodesmith.contracts.temporal.dispatch import CancelPending, HeldBack, NotAdmitted, Permit, PermitGranted, RowEnded
+from nodesmith.domain.batch import BatchState
 from nodesmith.domain.operation import OPEN, Reason, State
 from nodesmith.store.database import Database
 from nodesmith.store.operations.operations import row_end

@@ -27,9 +27,9 @@ from nodesmith.contracts.nats.messages import (
     Outcome,
     Progress,
     Result,
-    StopOrder,
 )
 from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.contracts.nats.presence import StopOrder
 from nodesmith.contracts.temporal.dispatch import (
     Accepted,
     Busy,
@@ -47,7 +47,8 @@ from nodesmith.contracts.temporal.dispatch import (
 )
 from nodesmith.contracts.temporal.operations import Intent, OperationRequest, Policy, RowEnd
 from nodesmith.domain.errors import ServiceUnavailable
-from nodesmith.domain.operation import Kind, Phase, Reason, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Phase, Reason, State
 from tests.activities.permits import MemoryPermits
 from tests.conftest import NatsFactory
 from tests.orders import unwrapped

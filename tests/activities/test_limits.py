@@ -12,8 +12,9 @@ from nodesmith.activities.send_command import Sender
 from nodesmith.contracts.nats.messages import BackendList, Command, CommandReply
 from nodesmith.contracts.temporal.dispatch import DispatchTask
 from nodesmith.contracts.temporal.operations import Intent, OperationRequest, Policy
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Protocol
-from nodesmith.domain.operation import Kind, Phase
+from nodesmith.domain.operation import Phase
 from tests.activities.permits import MemoryPermits
 
 

@@ -26,8 +26,9 @@ from nodesmith.contracts.temporal.dispatch import (
     Silent,
 )
 from nodesmith.contracts.temporal.operations import Intent, OperationRequest, Policy, RowEnd
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Protocol
-from nodesmith.domain.operation import Kind, Phase, Reason, State
+from nodesmith.domain.operation import Phase, Reason, State
 from tests.activities.permits import MemoryPermits
 from tests.conftest import NatsFactory
 from tests.servers import NatsForTests

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 
 from nodesmith.bus.running_models import ModelsClient
-from nodesmith.contracts.nats.messages import RunningModel
+from nodesmith.contracts.nats.running_models import RunningModel
 from tests.agent.archives import built, regular
 from tests.agent.nodes import LONG, Node
 

@@ -18,7 +18,7 @@ from nodesmith.agent.disk.durable_files import Disk
 from nodesmith.agent.disk.installed_backends import InstalledBackends
 from nodesmith.agent.operations.change_plan import Step
 from nodesmith.contracts.nats.messages import Command
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from tests.agent.plan_steps import carry_out, remove, roll_back, staged
 
 

@@ -13,7 +13,7 @@ from nodesmith.agent.settings import AgentSettings
 from nodesmith.bus.commands import NodeClient
 from nodesmith.contracts.nats.messages import Answer, Command, CommandReply, Outcome
 from nodesmith.domain.errors import NoAnswer, NodeAway
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from tests.agent.archives import digest
 from tests.agent.waiting import until
 from tests.agent.web import Web

@@ -7,7 +7,8 @@ from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.agent.operations.job import Done, Job
 from nodesmith.agent.operations.journal import Journal, MemoryJournal
 from nodesmith.contracts.nats.messages import Command, CommandReply, Outcome, Progress
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 from tests.agent.waiting import until
 
 

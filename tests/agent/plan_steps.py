@@ -5,7 +5,7 @@ import threading
 from nodesmith.agent.disk.installed_backends import InstalledBackends
 from nodesmith.agent.operations.change_plan import ChangePlan, Step
 from nodesmith.contracts.nats.messages import Command
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 
 NEVER = threading.Event()
 

@@ -23,7 +23,8 @@ from nodesmith.contracts.nats.messages import (
     Progress,
     Result,
 )
-from nodesmith.domain.operation import Kind, Phase, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Phase, Reason
 from tests.agent import archives
 from tests.agent.archives import big, built, digest, packed, regular
 from tests.agent.backends import ECHO

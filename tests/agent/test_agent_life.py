@@ -6,7 +6,8 @@ from datetime import timedelta
 from nodesmith.agent.run.launcher import landlock_abi
 from nodesmith.bus.signing import unverified
 from nodesmith.contracts.nats import subjects
-from nodesmith.contracts.nats.messages import CancelCommand, Heartbeat, Outcome, Result
+from nodesmith.contracts.nats.messages import CancelCommand, Outcome, Result
+from nodesmith.contracts.nats.presence import Heartbeat
 from tests.agent.archives import big, packed
 from tests.agent.nodes import LONG, StartAgent
 from tests.agent.waiting import until

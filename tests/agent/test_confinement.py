@@ -20,7 +20,7 @@ from nodesmith.agent.run.confinement import Confinement, Launch, Mode
 from nodesmith.agent.run.launcher import FULL_ABI, landlock_abi
 from nodesmith.agent.settings import AgentSettings
 from nodesmith.contracts.nats.messages import Outcome, Result
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from tests.agent.archives import built, regular
 from tests.agent.plan_faults import AgentRun
 from tests.agent.test_kill_matrix import Bench

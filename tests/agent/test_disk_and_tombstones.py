@@ -21,7 +21,7 @@ from nodesmith.contracts.nats.messages import (
     OpQuestion,
     Result,
 )
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from tests.agent.operations_bench import Bench, install
 from tests.agent.waiting import until
 

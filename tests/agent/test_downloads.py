@@ -171,6 +171,13 @@ async def test_a_source_that_cannot_be_reached_is_down(fetcher, uri):
     assert (await failure_of(fetcher.fetch(uri))).reason is Reason.SOURCE_DOWN
 
 
+async def test_refusal_of_a_uri_does_not_show_its_query(fetcher):
+    """Viewers read the failure; a presigned query is a secret."""
+    failure = await failure_of(fetcher.fetch("ftp://host/a.tar.gz?signature=hush"))
+    assert "ftp://host/a.tar.gz" in str(failure)
+    assert "hush" not in str(failure)
+
+
 @pytest.mark.parametrize("uri", ["//evil.example/a", "ftp://host/a", "echo", "", "file://host/a", "javascript:x"])
 async def test_unsupported_uri_is_refused(fetcher, uri):
     assert (await failure_of(fetcher.fetch(uri))).reason is Reason.REFUSED_BY_NODE

@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 from nodesmith.agent.fetch.sources import FileSource
 from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.contracts.nats.messages import Answer, Command, Result
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 from tests.agent.nodes import LONG, StartAgent
 from tests.agent.waiting import until
 from tests.sources import LOCAL

@@ -9,7 +9,7 @@ import pytest
 from nodesmith.agent.disk.durable_files import Disk
 from nodesmith.agent.operations.change_plan import Step
 from nodesmith.contracts.nats.messages import Answer, CancelAnswer, Result
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from tests.agent.plan_faults import PLANNED, AgentRun, step_in
 from tests.agent.test_kill_matrix import Bench, pointers
 from tests.stack.disks import SmallDisk, small_disk

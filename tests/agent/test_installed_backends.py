@@ -8,7 +8,8 @@ from nodesmith.agent.disk.installed_backends import InstalledBackends
 from nodesmith.agent.operations.change_plan import Step
 from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.contracts.nats.messages import Command
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 from tests.agent.plan_steps import carry_out, remove, roll_back, staged
 
 

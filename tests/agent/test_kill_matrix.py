@@ -29,7 +29,8 @@ from nodesmith.contracts.nats.messages import (
     Result,
     UpgradePolicy,
 )
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 from tests.agent.archives import built, regular
 from tests.agent.plan_faults import PLANNED, AgentRun, Boundary, Fault, quiet_loop
 from tests.agent.waiting import until

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import re
 import subprocess
 import threading
 from pathlib import Path
@@ -11,12 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nodesmith.agent.run import backend_process
 from nodesmith.agent.run.backend_process import BackendProcess, ProcessRecord
 from nodesmith.agent.run.confinement import Confinement, Launch
 from nodesmith.agent.run.ports import Ports
 from nodesmith.agent.run.supervisor import ProcessKeeper, SupervisorRules
+from nodesmith.runtime.process_identity import boot_id, started_at
 from tests.agent.waiting import until
+from tests.clock import set_clock_an_hour_ahead
 
 SLEEPS = "#!/bin/sh\nexec sleep 300\n"
 
@@ -38,26 +38,17 @@ def started(version: Path, tmp_path: Path) -> BackendProcess:
 async def test_a_process_is_the_same_after_the_clock_was_set(
     started: BackendProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(psutil, "PROCFS_PATH", _an_hour_later(tmp_path / "proc", started.pid))
+    set_clock_an_hour_ahead(monkeypatch, tmp_path / "proc", started.pid)
     assert started.is_alive()
     assert await started.stop(5.0)
     monkeypatch.undo()
     assert not psutil.pid_exists(started.pid)
 
 
-def _an_hour_later(system: Path, pid: int) -> str:
-    """The kernel's boot time is the clock minus the uptime, so it moves when the clock is set."""
-    system.mkdir()
-    moved = re.sub(r"btime (\d+)", lambda found: f"btime {int(found[1]) + 3600}", Path("/proc/stat").read_text())
-    (system / "stat").write_text(moved)
-    (system / str(pid)).symlink_to(f"/proc/{pid}")
-    return str(system)
-
-
 async def test_a_process_of_an_earlier_boot_is_another_one(started: BackendProcess):
     record = ProcessRecord(key="echo#0", family="echo", folder=Path(), pid=started.pid, started=started.started)
     assert BackendProcess.find(record) is None
-    known = record.model_copy(update={"boot": backend_process.boot_id()})
+    known = record.model_copy(update={"boot": boot_id()})
     assert BackendProcess.find(known) is not None
     assert BackendProcess.find(known.model_copy(update={"started": started.started - 1})) is None
     await started.stop(5.0)
@@ -67,7 +58,7 @@ async def test_a_process_of_an_earlier_boot_is_another_one(started: BackendProce
 def test_a_process_that_is_gone_already_is_not_alive():
     child = subprocess.Popen(["/bin/true"])
     child.wait()
-    assert not BackendProcess(child.pid, backend_process.started_at(child.pid)).is_alive()
+    assert not BackendProcess(child.pid, started_at(child.pid)).is_alive()
 
 
 class FullDisk(Confinement):

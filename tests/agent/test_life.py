@@ -17,7 +17,7 @@ from nodesmith.agent.main import run
 from nodesmith.agent.settings import AgentSettings
 from nodesmith.bus.commands import NodeClient
 from nodesmith.bus.presence import Presence
-from nodesmith.contracts.nats.messages import StopOrder, StopWhy
+from nodesmith.contracts.nats.presence import StopOrder, StopWhy
 from nodesmith.domain.errors import NoAnswer, NodeAway
 from tests.agent.nodes import LONG, Node
 from tests.agent.waiting import until

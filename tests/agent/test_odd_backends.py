@@ -7,7 +7,8 @@ import pytest
 
 from nodesmith.bus.connection import connect_control
 from nodesmith.bus.running_models import ModelsClient
-from nodesmith.contracts.nats.messages import ModelQuestion, Result
+from nodesmith.contracts.nats.messages import Result
+from nodesmith.contracts.nats.running_models import ModelQuestion
 from nodesmith.domain.operation import Reason
 from tests.agent.archives import built, regular
 from tests.agent.nodes import LONG, StartAgent

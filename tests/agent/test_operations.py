@@ -19,7 +19,8 @@ from nodesmith.contracts.nats.messages import (
     Outcome,
     Result,
 )
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 from tests.agent.operations_bench import Bench, install
 from tests.agent.waiting import until
 

@@ -13,7 +13,8 @@ from nodesmith.agent.link.trust import PinFile, PinnedTrust
 from nodesmith.agent.operations.order_checks import OrderRefused, OrderVerifier
 from nodesmith.contracts.nats.messages import Answer, Command
 from nodesmith.contracts.nats.orders import SignedCommand
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 from nodesmith.runtime.keyring import Keyring, now_ms
 from nodesmith.runtime.trust_lists import NotTrusted
 from tests.agent.operations_bench import Bench

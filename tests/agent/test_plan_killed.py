@@ -25,7 +25,8 @@ from nodesmith.contracts.nats.messages import (
     Result,
     UpgradePolicy,
 )
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 from tests.agent.archives import built, regular
 from tests.agent.backends import ECHO, echo, wait_running
 from tests.agent.nodes import LONG, Node

@@ -12,7 +12,8 @@ from nodesmith.agent.operations.change_plan import Step
 from nodesmith.agent.run.backend_process import BackendProcess
 from nodesmith.agent.run.confinement import Confinement
 from nodesmith.contracts.nats.messages import Answer, CancelAnswer, Command, NodeOperationStatus, Result
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 from tests.agent.plan_faults import AgentRun, Boundary, Fault, quiet_loop
 from tests.agent.test_kill_matrix import Bench, pointers
 from tests.agent.waiting import until

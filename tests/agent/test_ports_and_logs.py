@@ -9,7 +9,7 @@ import pytest
 from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.agent.run.logs import LogRing, keys
 from nodesmith.agent.run.ports import AFFINITY_S, QUARANTINE_S, Ports
-from nodesmith.contracts.nats.messages import LogsReply
+from nodesmith.contracts.nats.running_models import LogsReply
 from nodesmith.stack.ports import is_free
 
 

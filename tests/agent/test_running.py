@@ -28,17 +28,10 @@ from nodesmith.bus.connection import connect_control
 from nodesmith.bus.presence import Presence
 from nodesmith.bus.running_models import ModelsClient
 from nodesmith.contracts.nats import subjects
-from nodesmith.contracts.nats.messages import (
-    Command,
-    LogsQuestion,
-    ModelQuestion,
-    ModelReply,
-    ModelStopped,
-    Result,
-    StopBackend,
-    UpgradePolicy,
-)
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.contracts.nats.messages import Command, Result, StopBackend, UpgradePolicy
+from nodesmith.contracts.nats.running_models import LogsQuestion, ModelQuestion, ModelReply, ModelStopped
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 from tests.agent.archives import built, regular
 from tests.agent.backends import ECHO, Caller, echo, polite, running, wait_running, with_a_child
 from tests.agent.nodes import LONG, Node, StartAgent

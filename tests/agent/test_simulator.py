@@ -23,11 +23,10 @@ from nodesmith.contracts.nats.messages import (
     Outcome,
     Progress,
     Result,
-    StopOrder,
-    StopWhy,
 )
+from nodesmith.contracts.nats.presence import StopOrder, StopWhy
 from nodesmith.domain.errors import NoAnswer, NodeAway
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from tests.agent.nodes import LONG
 from tests.agent.waiting import until
 from tests.agent.web import Web

@@ -19,10 +19,11 @@ from nodesmith.bus.commands import NodeClient
 from nodesmith.bus.presence import Presence
 from nodesmith.bus.signing import unverified
 from nodesmith.contracts.nats import subjects
-from nodesmith.contracts.nats.messages import Heartbeat
 from nodesmith.contracts.nats.orders import SignedTrustList
+from nodesmith.contracts.nats.presence import Heartbeat
+from nodesmith.domain.operation import Reason
 from nodesmith.runtime.keyring import Keyring
-from nodesmith.runtime.trust_lists import read_list
+from nodesmith.runtime.trust_lists import NotTrusted, read_list
 from tests.agent.nodes import LONG, StartAgent
 from tests.agent.test_orders import ECHO, NODE, FakeMemory
 from tests.agent.waiting import until
@@ -96,6 +97,43 @@ async def test_forged_notifications_cost_one_request(lists: TrustSite) -> None:
             watch.notify()
             await asyncio.sleep(0)
         assert (lists.asked, trust.version) == (1, 1)
+
+
+async def test_orders_with_invented_keys_cost_one_request(lists: TrustSite, tmp_path: Path) -> None:
+    """Otherwise the owner of NATS could make the fleet flood the API; an order waits until the list is asked again."""
+    async with watched(lists) as (trust, _watch):
+        memory = FakeMemory()
+        verifier = OrderVerifier(NODE, trust, memory, memory.current)
+        for number in range(3):
+            forged = OrderBook(new_keyring(tmp_path / f"forger-{number}")).signed(NODE, ECHO)
+            with pytest.raises(OrderRefused) as refusal:
+                await verifier.verify_command(forged)
+            assert refusal.value.reason is (Reason.ORDER if number else Reason.REFUSED_BY_NODE)
+        assert lists.asked == 1
+
+
+async def test_concurrent_orders_of_a_new_key_are_all_accepted(lists: TrustSite) -> None:
+    async with watched(lists) as (trust, _watch):
+        memory = FakeMemory()
+        verifier = OrderVerifier(NODE, trust, memory, memory.current)
+        lists.keyring.rotate()
+        signed = OrderBook(lists.keyring).signed(NODE, ECHO)
+        verified = await asyncio.gather(*(verifier.verify_command(signed) for _ in range(3)))
+        assert {command.op_id for command in verified} == {ECHO.op_id}
+        assert lists.asked == 1
+
+
+@pytest.mark.parametrize("payload", ["", "[" * 100_000, '{"version": "x"}', '{"version": 99}'])
+async def test_trust_list_that_cannot_be_read_is_refused_like_a_foreign_one(lists: TrustSite, payload: str) -> None:
+    """Any other error would end the watch, and the agent with it."""
+    async with watched(lists) as (trust, _watch):
+        damaged = SignedTrustList(payload=payload, signature="x")
+        chain = lists.keyring.chain().followed_by(damaged)
+        transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=chain.model_dump_json()))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            trust._http = http
+            with pytest.raises(NotTrusted):
+                await trust.refresh()
 
 
 async def test_node_refreshes_although_notifications_are_dropped(lists: TrustSite) -> None:

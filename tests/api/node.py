@@ -15,17 +15,19 @@ from nodesmith.contracts.nats.messages import (
     Command,
     CommandReply,
     Installed,
+    OpQuestion,
+    OpReply,
+)
+from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.contracts.nats.presence import StopOrder
+from nodesmith.contracts.nats.running_models import (
     LogsQuestion,
     LogsReply,
     ModelQuestion,
     ModelReply,
     ModelStopped,
-    OpQuestion,
-    OpReply,
     RunningModels,
-    StopOrder,
 )
-from nodesmith.contracts.nats.orders import SignedCommand
 from nodesmith.domain.node import NatsCredential
 
 

@@ -20,6 +20,13 @@ async def test_artifact_matches_the_catalogue_and_is_readable_by_a_node(api: Api
     assert len(answer.content) == echo["size"]
 
 
+async def test_node_that_waits_for_approval_reads_no_artifact(api: Api) -> None:
+    """Otherwise whoever has the registration token could read everything that was uploaded."""
+    pending, echo = await api.register(), await entry(api, "1")
+    answer = await api.http.get(str(echo["uri"]), headers=bearer(pending["api_token"]))
+    assert (answer.status_code, answer.json()["code"]) == (403, "not_allowed")
+
+
 async def test_download_continues_where_it_broke_off(api: Api) -> None:
     path = str((await entry(api, "1"))["uri"])
     whole = await api.http.get(path)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from nodesmith.api.routers.self_service import router as self_service
+from nodesmith.api.localai.self_service import router as self_service
 from pydantic import BaseModel
 
 from nodesmith.api.idempotency import _SECRET, _declares_shown_once

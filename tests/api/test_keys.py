@@ -10,7 +10,7 @@ from nats.aio.msg import Msg
 
 from nodesmith.bus.connection import Bus, node_bus
 from nodesmith.contracts.nats import subjects
-from nodesmith.contracts.nats.messages import Heartbeat
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.node import NatsCredential
 from nodesmith.store.clock import utc_now
 from tests.api.station import Api

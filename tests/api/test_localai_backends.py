@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nodesmith.contracts.nats.messages import Heartbeat, Installed
+from nodesmith.contracts.nats.messages import Installed
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.services.catalogue.localai import modalities
 from nodesmith.store.nodes.inventory import InventoryTable

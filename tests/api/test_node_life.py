@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nodesmith.contracts.nats.messages import Heartbeat, StopWhy
+from nodesmith.contracts.nats.presence import Heartbeat, StopWhy
 from tests.api.node import RecordingHandlers, on_the_bus
 from tests.api.station import REGISTRATION_TOKEN, Api, a_nats_key, bearer, until
 from tests.api.test_nodes import node_view

@@ -60,6 +60,7 @@ async def test_pages_follow_the_link(api: Api) -> None:
         ({"limit": "0"}, "limit"),
         ({"limit": "1001"}, "limit"),
         ({"cursor": "nonsense", "limit": "1"}, "cursor"),
+        ({"cursor": "W1tb" * 5000, "limit": "1"}, "cursor"),
     ],
 )
 async def test_what_cannot_be_listed_is_refused_by_name(api: Api, query: dict[str, str], field: str) -> None:

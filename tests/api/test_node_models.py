@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nodesmith.contracts.nats.messages import (
-    Command,
+from nodesmith.contracts.nats.messages import Command
+from nodesmith.contracts.nats.running_models import (
     LogsQuestion,
     LogsReply,
     ModelQuestion,

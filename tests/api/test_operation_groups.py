@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from nodesmith.contracts.nats.messages import Command, Heartbeat, Progress
+from nodesmith.contracts.nats.messages import Command, Progress
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.contracts.temporal.batches import (
     BatchInput,
     BatchMember,
@@ -18,7 +19,8 @@ from nodesmith.contracts.temporal.batches import (
     Target,
     member_op_id,
 )
-from nodesmith.domain.operation import ENDED, Kind, Phase, Reason, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import ENDED, Phase, Reason, State
 from nodesmith.store.clock import utc_now
 from tests.api.node import NodeHandlers, on_the_bus
 from tests.api.station import Api, served, until

@@ -190,6 +190,39 @@ async def test_operator_starts_no_run_and_touches_no_namespace(api: Api, ui: str
     assert (refused.status_code, refused.json()["code"]) == (403, "not_allowed")
 
 
+BATCHES = "/api/v1/namespaces/default/batch-operations/b"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"deletionOperation": {}, "jobId": "b"}',
+        b'{"deletion_operation": {}, "terminationOperation": {}}',
+        rb'{"\u0064eletionOperation": {}}',
+        b'{"updateWorkflowOptionsOperation": {}}',
+        b"deletionOperation",
+        b"[" * 100_000,
+    ],
+)
+async def test_batch_deletes_no_runs_for_an_operator(api: Api, ui: str, content: bytes) -> None:
+    """A single run is deleted by admins only, so a batch of deletions is theirs too."""
+    async with browser_of(api, ui, Role.OPERATOR) as operator:
+        refused = await operator.post(BATCHES, content=content, headers={"Origin": ui})
+    assert (refused.status_code, refused.json()["code"]) == (403, "not_allowed")
+
+
+async def test_operator_terminates_runs_in_a_batch(api: Api, recorder: Recorder) -> None:
+    async with (
+        web_ui(api.deps, f"http://127.0.0.1:{recorder.port}") as url,
+        browser_of(api, url, Role.OPERATOR) as operator,
+    ):
+        body = {"jobId": "b", "namespace": "default", "visibilityQuery": "x", "reason": "r", "identity": "i"}
+        content = {**body, "terminationOperation": {"identity": "i"}}
+        done = await operator.post(BATCHES, json=content, headers={"Origin": url})
+        stopped = await operator.post(f"{BATCHES}/stop", json={"reason": "r"}, headers={"Origin": url})
+    assert (done.status_code, stopped.status_code) == (200, 200)
+
+
 async def test_its_server_sees_neither_cookie_nor_token_and_cannot_set_ours(api: Api, recorder: Recorder) -> None:
     async with web_ui(api.deps, f"http://127.0.0.1:{recorder.port}") as url:
         async with browser_of(api, url, Role.OPERATOR) as operator:

@@ -10,9 +10,10 @@ from nats.aio.msg import Msg
 from nodesmith.bus.connection import Bus, node_bus
 from nodesmith.bus.reports import NodeReports
 from nodesmith.contracts.nats import subjects
-from nodesmith.contracts.nats.messages import Command, Outcome, Result, StopOrder, StopWhy
+from nodesmith.contracts.nats.messages import Command, Outcome, Result
+from nodesmith.contracts.nats.presence import StopOrder, StopWhy
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import NatsCredential
-from nodesmith.domain.operation import Kind
 from tests.attacks.frame import Attack, AttackSucceeded, Severity, System
 
 LONG = 10.0

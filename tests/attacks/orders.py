@@ -20,8 +20,9 @@ from nodesmith.contracts.temporal.operations import (
     operation_workflow_id,
 )
 from nodesmith.domain.errors import NodesmithError
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Protocol
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.operation import Reason
 from nodesmith.runtime.temporal import TemporalRuns, connect
 from tests.attacks.frame import Attack, AttackSucceeded, Severity, System
 from tests.attacks.nats import as_node

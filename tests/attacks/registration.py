@@ -6,6 +6,19 @@ from tests.attacks.frame import Attack, AttackSucceeded, Severity, System, expec
 TRIES = 150
 
 
+async def token_reads_an_archive(system: System) -> str:
+    """Register a node, which nobody approves, and fetch an uploaded archive with its credential."""
+    token = (system.folder / "secrets" / "registration-token").read_text().strip()
+    entries = (await system.fleet.http.get("/api/backends")).json()["backends"]
+    uri = next(each["uri"] for each in entries if str(each.get("uri", "")).startswith("/artifacts/"))
+    body = {"name": "reader", "protocol": 2, "machine_id": "m", "boot_id": "b"}
+    async with system.client(token) as http:
+        key = KeyPair.create(Role.USER).public
+        made = (await http.post("/api/node/register", json={**body, "nats_key": key})).raise_for_status().json()
+    async with system.client(made["api_token"]) as http:
+        return expect_status(await http.get(uri), 403)
+
+
 async def token_fills_the_registry(system: System) -> str:
     token = (system.folder / "secrets" / "registration-token").read_text().strip()
     async with system.client(token) as http:
@@ -19,4 +32,7 @@ async def token_fills_the_registry(system: System) -> str:
     raise AttackSucceeded(f"{TRIES} nodes were registered")
 
 
-ATTACKS = (Attack("one registration token fills the registry", Severity.LOW, token_fills_the_registry),)
+ATTACKS = (
+    Attack("a registration token reads uploaded archives", Severity.MEDIUM, token_reads_an_archive),
+    Attack("one registration token fills the registry", Severity.LOW, token_fills_the_registry),
+)

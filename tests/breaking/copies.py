@@ -63,12 +63,16 @@ class Copy:
     def failing(self, tests: Sequence[str], *, limit_s: int) -> set[str]:
         """Those of the tests that fail, without their parameters; a fixture that breaks is no failed test."""
         options = ["-q", "-rf", "--tb=no", "-p", "no:cacheprovider", f"--timeout={limit_s}"]
-        command = ["-m", "pytest", *options, "-o", "timeout_func_only=true", *tests]
+        # not the folder that all runs share: what another one left there may keep pytest from its summary
+        own = self.folder.parent / "tmp"
+        command = ["-m", "pytest", *options, f"--basetemp={own}", "-o", "timeout_func_only=true", *tests]
         try:
             done = self._python(command, within_s=limit_s * len(tests) + SETUP_S)
         except subprocess.TimeoutExpired:
             sys.stdout.write("    the tests never ended\n")
             return set()
+        finally:
+            subprocess.run(["rm", "-rf", str(own)], check=False)  # trees may be too deep for shutil.rmtree
         lines = done.stdout.splitlines()
         failed = [line for line in lines if line.startswith("FAILED ")]
         sys.stdout.writelines(f"    {line}\n" for line in [*failed, lines[-1] if lines else done.stderr])

@@ -22,11 +22,12 @@ from nodesmith.contracts.nats.messages import (
     NodeOperationStatus,
     OpQuestion,
     OpReply,
-    StopOrder,
 )
 from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.contracts.nats.presence import StopOrder
 from nodesmith.domain.errors import NoAnswer, NodeAway
-from nodesmith.domain.operation import Kind, Reason
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
 from tests.bus.conftest import StartNode
 from tests.orders import OrderBook, unwrapped
 

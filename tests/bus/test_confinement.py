@@ -30,8 +30,8 @@ NODES = ("node-a", "node-b", "localai")
 WHO = (*NODES, "control")
 OP = "op-1"
 REPORTS = {"heartbeat", "progress", "outcome"}
-NO_SUBJECTS = {"node_publishes", "node_subscribes"}
-"""name a node, but are permissions"""
+NO_SUBJECTS = {"node_publishes", "node_subscribes", "command"}
+"""name a node, but are permissions, or one of the other subjects by the kind of operation"""
 FOREIGN = ("$SYS.REQ.SERVER.PING", "$SYS.ACCOUNT.x.CONNECT", "_INBOX.x.y", "anything")
 WILDCARDS = (">", "nodes.>", "nodes.*.heartbeat", "nodes.*.backend.>", "_R.>", "_INBOX.>", "$SYS.>")
 

@@ -9,7 +9,7 @@ from nodesmith.bus.connection import Bus
 from nodesmith.bus.heartbeats import HeartbeatSink, send_heartbeats
 from nodesmith.bus.signing import Signed
 from nodesmith.contracts.nats import subjects
-from nodesmith.contracts.nats.messages import Heartbeat
+from nodesmith.contracts.nats.presence import Heartbeat
 from tests.bus.conftest import StartNode
 
 

@@ -18,13 +18,13 @@ from nodesmith.contracts.nats.messages import (
     Answer,
     Command,
     CommandReply,
-    Heartbeat,
     NodeOperationStatus,
     OpQuestion,
     OpReply,
     Outcome,
     Result,
 )
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.errors import BadSignature, NoAnswer, ServiceUnavailable
 from nodesmith.domain.node import NatsCredential, NodeKey, Protocol
 from tests.bus.conftest import HOUR, StartNode

@@ -10,9 +10,11 @@ from nodesmith.cli.output import render
 from nodesmith.cli.output.watch import summary
 from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.http.operations import OperationDetail, OperationEvent, OperationView, ProgressView
-from nodesmith.contracts.nats.messages import BackendConfinement, Installed
+from nodesmith.contracts.nats.messages import Installed
+from nodesmith.contracts.nats.presence import BackendConfinement
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import NodeStatus, NodeType, Protocol
-from nodesmith.domain.operation import Kind, Phase, Reason, State
+from nodesmith.domain.operation import Phase, Reason, State
 
 NOW = datetime(2026, 11, 16, 3, 0, tzinfo=UTC)
 OP_ID = "019a8c5e-1f2a-7b3c-8d4e-5f6071829304"

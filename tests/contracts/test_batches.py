@@ -3,7 +3,7 @@
 from nodesmith.contracts.nats.messages import UpgradePolicy
 from nodesmith.contracts.temporal.batches import BatchInput, BatchRequest, BatchRetry, RetrySelect
 from nodesmith.contracts.temporal.operations import Intent, Limits, Policy
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 
 
 def test_defaults_of_a_batch_request() -> None:

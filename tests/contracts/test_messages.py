@@ -12,7 +12,6 @@ from nodesmith.contracts.nats.messages import (
     CancelReply,
     Command,
     CommandReply,
-    Heartbeat,
     Installed,
     Message,
     NodeOperationStatus,
@@ -20,10 +19,11 @@ from nodesmith.contracts.nats.messages import (
     OpReply,
     Outcome,
     Progress,
-    Resources,
     Result,
 )
-from nodesmith.domain.operation import Kind, Phase, Reason
+from nodesmith.contracts.nats.presence import Heartbeat, Resources
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Phase, Reason
 
 OUTCOME = Outcome(
     op_id="op",

@@ -6,7 +6,7 @@ import pytest
 
 from nodesmith.contracts.nats.messages import Installed, Outcome
 from nodesmith.contracts.outcome_words import what_changed
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 
 THEN = datetime(2026, 11, 16, tzinfo=UTC)
 ONE = Installed(version="1", digest="sha256:a", installed_at=THEN)

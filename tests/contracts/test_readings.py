@@ -6,15 +6,8 @@ from typing import Any
 
 import pytest
 
-from nodesmith.contracts.nats.messages import (
-    BackendList,
-    CancelReply,
-    CommandReply,
-    Heartbeat,
-    OpReply,
-    Outcome,
-    Progress,
-)
+from nodesmith.contracts.nats.messages import BackendList, CancelReply, CommandReply, OpReply, Outcome, Progress
+from nodesmith.contracts.nats.presence import Heartbeat
 
 HUGE = 2**70
 ODD_NUMBERS = [HUGE, -1, -HUGE, str(HUGE), "lots", 1.5, 1e30, math.nan, math.inf, -math.inf, None, [], {}]

@@ -6,7 +6,7 @@ import pytest
 from nodesmith.contracts import words
 from nodesmith.domain import errors
 from nodesmith.domain.errors import NodesmithError
-from nodesmith.domain.operation import ENDED, Kind, Phase, Reason, State
+from nodesmith.domain.operation import ENDED, Phase, Reason, State
 
 AT = datetime(2026, 11, 17, 17, 38, 20, tzinfo=UTC)
 BERLIN = timezone(timedelta(hours=1))
@@ -42,11 +42,6 @@ def test_no_words_are_left_over_for_codes_that_nothing_raises() -> None:
 @pytest.mark.parametrize("state", sorted(ENDED))
 def test_every_end_has_an_outcome_for_localai_clients(state: State) -> None:
     assert words.LOCALAI_OUTCOMES[state] in {"completed", "failed", "cancelled"}
-
-
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.UNKNOWN])
-def test_every_kind_has_a_task_type_for_localai_clients(kind: Kind) -> None:
-    assert words.LOCALAI_TASK_TYPES[kind]
 
 
 @pytest.mark.parametrize(

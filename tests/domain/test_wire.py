@@ -1,7 +1,8 @@
 import pytest
 
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import NodeStatus, NodeType
-from nodesmith.domain.operation import Kind, Phase, Reason, State
+from nodesmith.domain.operation import Phase, Reason, State
 from nodesmith.domain.wire_enum import WireEnum
 
 

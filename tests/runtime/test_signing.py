@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nodesmith.contracts.nats.orders import Order, TrustChain
 from nodesmith.domain.errors import InvalidRequest, OrderNotSigned
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from nodesmith.runtime import keyring as keys
 from nodesmith.runtime.keyring import Keyring
 from nodesmith.runtime.signing import ORDER, TRUST, BadSignature, SigningKey, VerifyKey

@@ -10,11 +10,11 @@ from temporalio.client import Client
 
 from nodesmith.bus.credentials import CredentialIssuer, new_trust
 from nodesmith.bus.nkeys import KeyPair, Role
-from nodesmith.contracts.http.nodes import NodeView, RegisterRequest
+from nodesmith.contracts.http.nodes import RegisterRequest
 from nodesmith.contracts.http.sources import SourceAccess
 from nodesmith.contracts.temporal.operations import Policy
 from nodesmith.domain.artifact import Artifact
-from nodesmith.domain.node import Protocol
+from nodesmith.domain.node import Node, Protocol
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.entries import Entry
 from nodesmith.gallery.signatures import PublishedSignatures
@@ -51,7 +51,7 @@ URIS = UriRules(frozenset({"file", "https", "oci"}), sources=LOCAL)
 
 TOKEN = "the-shared-registration-token"
 
-Join = Callable[..., Awaitable[NodeView]]
+Join = Callable[..., Awaitable[Node]]
 
 
 async def no_access(_host: str) -> SourceAccess | None:
@@ -158,7 +158,7 @@ def registration(database: Database, presence: SimulatedPresence) -> Registratio
 def join(registration: Registration, nodes: Nodes) -> Join:
     """Register a Nodesmith node, approved by default."""
 
-    async def joined(*, approved: bool = True, node_type: str = "backend") -> NodeView:
+    async def joined(*, approved: bool = True, node_type: str = "backend") -> Node:
         request = RegisterRequest(
             name=f"node-{uuid.uuid4()}",
             protocol=Protocol.NODESMITH,

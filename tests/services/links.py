@@ -11,10 +11,10 @@ from nodesmith.contracts.nats.messages import (
     CommandReply,
     OpReply,
     Outcome,
-    StopOrder,
 )
 from nodesmith.contracts.nats.orders import SignedCommand
-from nodesmith.domain.operation import Kind
+from nodesmith.contracts.nats.presence import StopOrder
+from nodesmith.domain.kinds import Kind
 from nodesmith.services.ports import Reports
 
 

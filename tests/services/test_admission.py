@@ -28,7 +28,8 @@ from nodesmith.domain.errors import (
     UnknownBackend,
     UnknownNode,
 )
-from nodesmith.domain.operation import ENDED, Kind, Reason, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import ENDED, Reason, State
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index
 from nodesmith.runtime.settings import ControlSettings
@@ -288,6 +289,24 @@ async def test_what_is_not_installed_is_neither_upgraded_nor_rolled_back(
     assert not (await metas.ask(kind, named.id, ECHO, actor="ada")).joined
     unread = await join()
     assert not (await admission.ask(kind, unread.id, ECHO, actor="ada")).joined
+
+
+@pytest.mark.parametrize("kind", [Kind.UPGRADE, Kind.ROLLBACK])
+async def test_retry_of_an_upgrade_is_refused_after_the_backend_was_removed(
+    admission: Admission, client: Client, database: Database, operations: OperationTable, join: Join, kind: Kind
+) -> None:
+    """S55, for a retry too."""
+    node, inventory = await join(), InventoryTable(database)
+    await inventory.replace(node.id, [Installed(name="echo", version="1")], asked_at=now(), boot_id="")
+    first = await admission.ask(kind, node.id, ECHO, actor="ada")
+    stored = await operations.request(first.jobID)
+    assert stored is not None
+    ended = {"state": State.FAILED, "reason": Reason.NO_DISK, "ended_at": now()}
+    await operations.record(Projection(request=stored, workflow_id="w", at=now(), seq=1, **ended))
+    await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate()
+    await inventory.replace(node.id, [], asked_at=now(), boot_id="")
+    with pytest.raises(NotInstalled, match=f"echo is not installed on node {node.name}"):
+        await admission.retry(first.jobID, actor="ada")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from temporalio.worker import Worker
 
 from nodesmith.activities.batches import BatchActivities
 from nodesmith.activities.records import RecordActivities
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.nats.messages import Outcome, Result
 from nodesmith.contracts.temporal import operations as names
 from nodesmith.contracts.temporal.batches import (
@@ -33,6 +32,7 @@ from nodesmith.contracts.temporal.dispatch import DISPATCH, Dispatched, Dispatch
 from nodesmith.contracts.temporal.operations import Intent, OperationInput, Policy
 from nodesmith.domain.errors import ServiceUnavailable
 from nodesmith.domain.identity import new_op_id
+from nodesmith.domain.node import Node
 from nodesmith.domain.operation import State
 from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.services.batches.batches import BatchService
@@ -101,7 +101,7 @@ class Mortal:
 class Plant:
     """Real rows and real runs; simulated nodes execute commands at once and count them."""
 
-    def __init__(self, client: Client, database: Database, targets: Sequence[NodeView]) -> None:
+    def __init__(self, client: Client, database: Database, targets: Sequence[Node]) -> None:
         self.client = client
         self.targets = targets
         self.operations = OperationTable(database)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodesmith.contracts.http.nodes import DrainPolicy, NodeView
+from nodesmith.contracts.http.nodes import DrainPolicy
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.contracts.temporal.batches import (
     BatchInput,
@@ -15,15 +15,17 @@ from nodesmith.contracts.temporal.batches import (
     BatchState,
     CloseBatch,
     MemberVerdict,
-    MemberView,
     RetrySelect,
     Target,
     member_op_id,
     member_request,
 )
 from nodesmith.contracts.temporal.operations import Intent, OperationRequest, Policy, Projection
+from nodesmith.domain.batch import Member
 from nodesmith.domain.errors import IdempotencyKeyReused, NotRetryable, NotSigned
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.node import Node
+from nodesmith.domain.operation import Reason, State
 from nodesmith.domain.trust import GalleryPolicy, GalleryTrust
 from nodesmith.gallery.minisign import SecretKey
 from nodesmith.runtime.temporal import TemporalRuns
@@ -84,10 +86,18 @@ def test_every_member_state_is_classified_for_retry() -> None:
     assert ENDS.keys() | {MemberVerdict.NOT_STARTED} == {*State, *MemberVerdict, "waiting_for_turn"}
 
 
+def a_member(state: str, reason: Reason | None = None) -> Member:
+    """A member with an operation in that state, with that verdict, or with neither."""
+    operation_state = State(state) if state in set(State) else None
+    verdict = MemberVerdict(state) if operation_state is None and state in set(MemberVerdict) else None
+    return Member(node_id="n", node_name="n", operation_state=operation_state, verdict=verdict, reason=reason)
+
+
 @pytest.mark.parametrize("state", ENDS)
 def test_retry_includes_only_selected_members(state: str) -> None:
     """Never those that succeeded, are open, or were left out when the batch was planned."""
-    member = MemberView(node_id="n", node_name="n", state=state)
+    member = a_member(state)
+    assert member.state == state
     assert {select for select in RetrySelect if is_selected(member, BatchState.COMPLETED, select)} == ENDS[state]
 
 
@@ -95,14 +105,14 @@ def test_retry_includes_only_selected_members(state: str) -> None:
     ("batch", "asked"), [(BatchState.STOPPED, {FAILED, ALL}), (BatchState.CANCELLED, {CANCELLED, ALL})]
 )
 def test_retry_of_unstarted_members_depends_on_how_the_batch_ended(batch: BatchState, asked: set[RetrySelect]) -> None:
-    idle = MemberView(node_id="n", node_name="n", state=MemberVerdict.NOT_STARTED)
+    idle = a_member(MemberVerdict.NOT_STARTED)
     assert {select for select in RetrySelect if is_selected(idle, batch, select)} == asked
-    came_late = MemberView(node_id="n", node_name="n", state=State.CANCELLED, reason=Reason.BATCH_STOPPED)
+    came_late = a_member(State.CANCELLED, Reason.BATCH_STOPPED)
     assert {select for select in RetrySelect if is_selected(came_late, BatchState.STOPPED, select)} == {FAILED, ALL}
 
 
 async def ended_batch(
-    service: BatchService, operations: OperationTable, wanted: Intent | None = None, /, **ends: NodeView
+    service: BatchService, operations: OperationTable, wanted: Intent | None = None, /, **ends: Node
 ) -> str:
     """An ended batch, of removals by default, with one node per state."""
     batch_id = str(uuid.uuid4())
@@ -132,7 +142,7 @@ async def ended_batch(
     return batch_id
 
 
-async def have_echo(database: Database, *nodes: NodeView) -> None:
+async def have_echo(database: Database, *nodes: Node) -> None:
     for node in nodes:
         installed = [Installed(name="echo", version="1")]
         await InventoryTable(database).replace(node.id, installed, asked_at=now(), boot_id="")
@@ -228,7 +238,7 @@ async def test_node_that_a_run_added_to_a_batch_is_not_retried(
         await service.retry(batch_id, actor="ada")
 
 
-async def failed_install(service: BatchService, operations: OperationTable, node: NodeView) -> str:
+async def failed_install(service: BatchService, operations: OperationTable, node: Node) -> str:
     """A batch that installs `engine` on one node, where it failed."""
     batch_id = (await service.start(BatchRequest(backend="engine", nodes=[node.name]), actor="ada")).batch_id
     batch = await service.runs.batch_input(batch_id)

@@ -16,8 +16,6 @@ from temporalio.worker import Worker
 
 from nodesmith.activities.batches import BatchActivities
 from nodesmith.activities.records import RecordActivities
-from nodesmith.contracts.http.nodes import NodeView
-from nodesmith.contracts.http.operations import OperationView
 from nodesmith.contracts.nats.messages import Outcome, Result
 from nodesmith.contracts.temporal import batches as batch_names
 from nodesmith.contracts.temporal import operations as names
@@ -42,8 +40,10 @@ from nodesmith.contracts.temporal.dispatch import (
     PermitGranted,
 )
 from nodesmith.contracts.temporal.operations import Intent, Policy
+from nodesmith.contracts.words import describe
 from nodesmith.domain.identity import new_op_id
-from nodesmith.domain.operation import OPEN, Reason, State
+from nodesmith.domain.node import Node
+from nodesmith.domain.operation import OPEN, Operation, Reason, State
 from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.services.operations.operation_lock import OperationLock
 from nodesmith.services.operations.verified_records import VerifiedRecords
@@ -64,7 +64,7 @@ from tests.services.links import AcceptingProofs
 class Site:
     """Simulated nodes, connected or not, that work until the test lets them finish."""
 
-    def __init__(self, client: Client, database: Database, nodes: Sequence[NodeView]) -> None:
+    def __init__(self, client: Client, database: Database, nodes: Sequence[Node]) -> None:
         self.client = client
         self.nodes = nodes
         self.batch_id = new_op_id()
@@ -140,7 +140,7 @@ class Site:
         await self._handle().terminate()
         await until(self.runs.open_batches, lambda listed: self.batch_id not in listed)
 
-    async def comes_back(self, *nodes: NodeView) -> None:
+    async def comes_back(self, *nodes: Node) -> None:
         """Connect the node and wake its operations, like a heartbeat."""
         self.present.update(node.id for node in nodes)
         for row in await self.operations.waiting_for([node.id for node in nodes]):
@@ -156,12 +156,12 @@ class Site:
         self._at_work[node_id].set_result(result)
         await until(lambda: self.operations.states([op_id]), lambda standing: standing[op_id][0] not in OPEN)
 
-    async def row(self, node: NodeView) -> OperationView:
+    async def row(self, node: Node) -> Operation:
         row = await self.operations.find(member_op_id(self.batch_id, node.id))
         assert row is not None
         return row
 
-    async def all_wait(self, reason: Reason, *nodes: NodeView) -> None:
+    async def all_wait(self, reason: Reason, *nodes: Node) -> None:
         wanted = {member_op_id(self.batch_id, node.id): (State.WAITING, reason) for node in nodes}
 
         await until(lambda: self.operations.states(list(wanted)), lambda standing: standing == wanted)
@@ -261,7 +261,7 @@ async def test_node_that_returns_to_a_stopped_batch_does_not_start(site: Site) -
     ends = [await site.row(node) for node in late]
     why = f"batch {site.batch_id} stopped after 1 failure"
     assert {(row.state, row.reason, row.detail) for row in ends} == {(State.CANCELLED, Reason.BATCH_STOPPED, why)}
-    assert "by request" not in ends[0].message
+    assert "by request" not in describe(ends[0]).sentence
     assert site.most_at_work == 1
 
 

@@ -8,7 +8,7 @@ from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from nodesmith.activities.batches import BatchActivities
-from nodesmith.contracts.http.nodes import NodeView, RegisterRequest
+from nodesmith.contracts.http.nodes import RegisterRequest
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.contracts.temporal.batches import (
     BatchInput,
@@ -27,8 +27,9 @@ from nodesmith.domain.errors import (
     UnknownBatch,
     UnknownNode,
 )
-from nodesmith.domain.node import Protocol
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.node import Node, Protocol
+from nodesmith.domain.operation import Reason, State
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index
 from nodesmith.gallery.tags import RegistryTags
@@ -85,7 +86,7 @@ def service(database: Database, nodes: Nodes, runs: TemporalRuns, inventory: Inv
     )
 
 
-async def with_card(registration: Registration, nodes: Nodes) -> NodeView:
+async def with_card(registration: Registration, nodes: Nodes) -> Node:
     request = RegisterRequest(
         name=f"gpu-{uuid.uuid4()}",
         protocol=Protocol.NODESMITH,
@@ -107,6 +108,13 @@ async def test_meta_resolves_to_one_pinned_build_per_hardware(
     plan = await service._plan(BatchRequest(backend="engine", nodes=[plain.name, gpu.name]))
     assert {name: build.sha256[0] for name, build in plan.builds.items()} == {"default": "a", "nvidia": "b"}
     assert {build.family for build in plan.builds.values()} == {"engine"}
+
+
+async def test_unknown_kind_is_refused_before_anything_starts(service: BatchService, join: Join) -> None:
+    node = await join()
+    asked = BatchRequest.model_validate({"kind": "dance", "backend": "engine", "nodes": [node.name]})
+    with pytest.raises(InvalidRequest, match="use one of install, upgrade, rollback, remove"):
+        await service.start(asked, actor="ada")
 
 
 @pytest.mark.parametrize("where", [{"everywhere": True}, {"selector": "zone=a"}])

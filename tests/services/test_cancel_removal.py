@@ -5,7 +5,8 @@ import pytest
 from nodesmith.contracts.http.operations import CancelBody
 from nodesmith.contracts.temporal.operations import CancelRequest
 from nodesmith.domain.errors import NotCancellable
-from nodesmith.domain.operation import Kind, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import State
 from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.services.operations.cancellation import Cancellation
 from nodesmith.store.nodes.nodes import Nodes

@@ -6,7 +6,7 @@ from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.contracts.nats.messages import UpgradePolicy
 from nodesmith.contracts.temporal.operations import Intent
 from nodesmith.domain.errors import NoBuildForNode
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index
 from nodesmith.gallery.tags import RegistryTags

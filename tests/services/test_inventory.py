@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from nodesmith.contracts.http.nodes import NodeView
-from nodesmith.contracts.nats.messages import BackendList, Heartbeat, Installed
+from nodesmith.contracts.nats.messages import BackendList, Installed
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.errors import NoAnswer, NodeAway
+from nodesmith.domain.node import Node
 from nodesmith.domain.operation import State
 from nodesmith.services.nodes.inventory import Inventory
 from nodesmith.services.nodes.reachability import ReachabilityTracker
@@ -57,7 +58,7 @@ async def inventory(database: Database, nodes: Nodes, link: ListingLink) -> Asyn
     await witness.close()
 
 
-async def heard(nodes: Nodes, node: NodeView, boot_id: str) -> NodeView:
+async def heard(nodes: Nodes, node: Node, boot_id: str) -> Node:
     await nodes.heartbeats([Heartbeat(node_id=node.id, boot_id=boot_id)], now())
     found = await nodes.find(node.id)
     assert found is not None

@@ -5,12 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from nodesmith.contracts.http.nodes import DrainPolicy, NodeView
-from nodesmith.contracts.nats.messages import Heartbeat, StopOrder, StopWhy
+from nodesmith.contracts.http.nodes import DrainPolicy
+from nodesmith.contracts.nats.presence import Heartbeat, StopOrder, StopWhy
 from nodesmith.contracts.temporal.operations import CancelRequest, OperationRequest
 from nodesmith.domain.errors import NodeRemoved, ServiceUnavailable, UnknownNode
-from nodesmith.domain.node import NodeStatus
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.node import Node, NodeStatus
+from nodesmith.domain.operation import Reason, State
 from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.nodes.registration import Registration
 from nodesmith.store.database import Database
@@ -47,7 +48,7 @@ def lifecycle(nodes: Nodes, life: NodeLife, signals: RecordedSignals, presence: 
     return Lifecycle(nodes, life, signals, presence, now, SimulatedRevocation())
 
 
-async def begun(operations: OperationTable, node: NodeView, state: State, kind: Kind = Kind.INSTALL) -> str:
+async def begun(operations: OperationTable, node: Node, state: State, kind: Kind = Kind.INSTALL) -> str:
     """An operation on that node, in that state."""
     asked = a_request(node_id=node.id, backend=f"{kind}-{state}")
     request = asked.model_copy(update={"wanted": asked.wanted.model_copy(update={"kind": kind})})
@@ -56,13 +57,13 @@ async def begun(operations: OperationTable, node: NodeView, state: State, kind: 
     return request.op_id
 
 
-async def look(nodes: Nodes, node: NodeView) -> NodeView:
+async def look(nodes: Nodes, node: Node) -> Node:
     seen = await nodes.find(node.id)
     assert seen is not None
     return seen
 
 
-async def heard(nodes: Nodes, node: NodeView, boot_id: str = "") -> None:
+async def heard(nodes: Nodes, node: Node, boot_id: str = "") -> None:
     await nodes.touch_listening(now())
     await nodes.heartbeats([Heartbeat(node_id=node.id, boot_id=boot_id)], now())
 
@@ -275,6 +276,6 @@ async def test_monitor_ends_operations_admitted_during_a_drain_or_removal(
     }
 
 
-def _created(node: NodeView, seconds: float, *, backend: str = "echo") -> OperationRequest:
+def _created(node: Node, seconds: float, *, backend: str = "echo") -> OperationRequest:
     request = a_request(node_id=node.id, backend=backend)
     return request.model_copy(update={"created_at": now() + timedelta(seconds=seconds)})

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.nats.messages import (
     BackendList,
     CancelAnswer,
@@ -13,18 +12,17 @@ from nodesmith.contracts.nats.messages import (
     CancelReply,
     Command,
     CommandReply,
-    Heartbeat,
     OpReply,
     Outcome,
     Result,
-    StopOrder,
-    StopWhy,
 )
 from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.contracts.nats.presence import Heartbeat, StopOrder, StopWhy
 from nodesmith.contracts.temporal.operations import Run
 from nodesmith.domain.errors import NodeAway, ServiceUnavailable
-from nodesmith.domain.node import NodeStatus
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.node import Node, NodeStatus
+from nodesmith.domain.operation import Reason, State
 from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.services.nodes.identity import DuplicateIdentities
 from nodesmith.services.nodes.lifecycle import Lifecycle
@@ -131,7 +129,7 @@ async def hear(liveness: Liveness, *beats: Heartbeat) -> None:
     await settled(liveness)
 
 
-async def waiting(operations: OperationTable, node: NodeView, number: int, reason: Reason) -> list[str]:
+async def waiting(operations: OperationTable, node: Node, number: int, reason: Reason) -> list[str]:
     rows = [
         transition(a_request(node_id=node.id, backend=f"b{each}"), State.WAITING, reason=reason)
         for each in range(number)

@@ -6,16 +6,15 @@ from typing import Any
 import pytest
 
 from nodesmith.contracts.http.models import ModelStopBody
-from nodesmith.contracts.http.nodes import NodeView
-from nodesmith.contracts.nats.messages import ModelQuestion, ModelReply, ModelStopped, RunningModel, RunningModels
-from nodesmith.domain.node import NodeStatus, NodeType, Protocol
+from nodesmith.contracts.nats.running_models import ModelQuestion, ModelReply, ModelStopped, RunningModel, RunningModels
+from nodesmith.domain.node import Node, NodeStatus, NodeType, Protocol
 from nodesmith.services.nodes.running_models import NodeModels
 
 NOW = datetime(2026, 11, 17, tzinfo=UTC)
 
 
-def a_node(status: NodeStatus = NodeStatus.HEALTHY) -> NodeView:
-    return NodeView(
+def a_node(status: NodeStatus = NodeStatus.HEALTHY) -> Node:
+    return Node(
         id=f"id-{status}",
         name=str(status),
         node_type=NodeType.BACKEND,

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from nodesmith.contracts.http.nodes import DrainPolicy
-from nodesmith.contracts.nats.messages import Heartbeat
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.errors import IdentityInUse, InvalidRequest, NodesmithError
 from nodesmith.domain.node import NodeStatus
 from nodesmith.services.nodes.lifecycle import Lifecycle

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.contracts.temporal.batches import BatchRequest
 from nodesmith.contracts.temporal.operations import Policy, Projection, operation_workflow_id
 from nodesmith.domain.errors import NodesmithError, OperationConflict, RegistryDenied, RegistryDown, UnknownArtifact
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.node import Node
+from nodesmith.domain.operation import Reason, State
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index
 from nodesmith.gallery.tags import RegistryTags
@@ -181,7 +182,7 @@ def service(
 async def test_a_batch_asks_the_registry_once_and_a_mirror_answers(
     service: BatchService, join: Join, registration: Registration, nodes: Nodes, image: Published
 ) -> None:
-    members: list[NodeView] = [await join(), await join(), await with_card(registration, nodes)]
+    members: list[Node] = [await join(), await join(), await with_card(registration, nodes)]
     accepted = await service.start(BatchRequest(backend="engine", nodes=[each.name for each in members]), actor="ada")
     batch = await service.batches.request(accepted.batch_id)
     assert batch is not None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nodesmith.contracts.http.nodes import RegisterRequest
-from nodesmith.contracts.nats.messages import Heartbeat, StopOrder, StopWhy
+from nodesmith.contracts.nats.presence import Heartbeat, StopOrder, StopWhy
 from nodesmith.domain.audit_change import ChangeState
 from nodesmith.domain.errors import (
     IdentityInUse,

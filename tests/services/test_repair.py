@@ -12,7 +12,8 @@ from nodesmith.contracts.temporal.dispatch import Ended
 from nodesmith.contracts.temporal.operations import OperationInput, Run, operation_workflow_id
 from nodesmith.domain.errors import NodeAway
 from nodesmith.domain.identity import new_op_id
-from nodesmith.domain.operation import Kind, Reason, State
+from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason, State
 from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.services.operations.admission import Admission
 from nodesmith.services.operations.repair import CLOSE_TIMEOUT, Repair

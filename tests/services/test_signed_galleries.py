@@ -19,7 +19,7 @@ from nodesmith.domain.errors import (
     ServiceUnavailable,
     UnknownGallery,
 )
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.trust import GalleryPolicy, GalleryTrust
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index

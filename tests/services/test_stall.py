@@ -9,7 +9,7 @@ import pytest
 
 from nodesmith.bus.connection import Bus, connect_control, node_bus
 from nodesmith.bus.heartbeats import HeartbeatSink, send_heartbeats
-from nodesmith.contracts.nats.messages import Heartbeat
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.node import NodeStatus
 from nodesmith.services.nodes.identity import DuplicateIdentities
 from nodesmith.services.nodes.liveness import Liveness

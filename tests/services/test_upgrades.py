@@ -11,7 +11,7 @@ from nodesmith.contracts.http.galleries import Installation
 from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.domain.errors import ServiceUnavailable
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from nodesmith.gallery import oci
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index

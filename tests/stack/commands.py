@@ -36,6 +36,7 @@ class Machine:
     environment: Mapping[str, str] = field(default_factory=dict)
     prefix: tuple[str, ...] = ()
     """a command prefix, for example to run as another user"""
+    program: str = NODESMITH
 
     @property
     def home(self) -> Home:
@@ -46,7 +47,7 @@ class Machine:
         return {**clean, **ENVIRONMENT, **self.environment}
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [*self.prefix, NODESMITH, *arguments, "--home", str(self.folder)]
+        command = [*self.prefix, self.program, *arguments, "--home", str(self.folder)]
         return subprocess.run(
             command, capture_output=True, text=True, check=False, env=self.full_environment(), timeout=100
         )

@@ -56,6 +56,16 @@ async def test_killed_postgres_restarts_although_another_process_has_its_pid(tmp
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
+async def test_pid_file_of_a_running_postgres_stays_although_the_clock_was_set(tmp_path: Path):
+    server = PostgresServer(folder=tmp_path / "pg", port=free_port(), password="p", log=tmp_path / "pg.log")
+    async with embedded.running(server):
+        pid_file = tmp_path / "pg" / "data" / "postmaster.pid"
+        lines = pid_file.read_text().splitlines()
+        pid_file.write_text("\n".join([*lines[:2], str(int(lines[2]) - 3600), *lines[3:]]) + "\n")
+        await server.prepare()
+        assert pid_file.exists()
+
+
 async def test_stale_pid_file_of_a_killed_postgres_is_ignored(tmp_path: Path):
     server = PostgresServer(folder=tmp_path / "pg", port=free_port(), password="p", log=tmp_path / "pg.log")
     child = await embedded.start(server)

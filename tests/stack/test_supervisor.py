@@ -13,12 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from nodesmith.runtime.process_identity import identity_of_process
 from nodesmith.stack.errors import StackError
 from nodesmith.stack.processes import record
 from nodesmith.stack.processes.child import Program
 from nodesmith.stack.processes.record import Condition, ProcessState
 from nodesmith.stack.processes.supervisor import Supervisor, back_off
 from nodesmith.stack.servers import embedded
+from tests.clock import set_clock_an_hour_ahead
 from tests.deadlines import HANGS_S
 from tests.stack.endings import assert_ends
 
@@ -192,10 +194,10 @@ def test_children_end_with_a_killed_parent(tmp_path: Path):
 
 def test_next_up_ends_leftover_children_of_a_killed_up(tmp_path: Path):
     with subprocess.Popen(["sleep", "600"]) as left, subprocess.Popen(["sleep", "600"]) as foreign:
-        born = record.start_time(left.pid)
+        born = identity_of_process(left.pid)
         states = [
             ProcessState("left", Condition.RUNNING, pid=left.pid, born=born),
-            ProcessState("number given to somebody else", Condition.RUNNING, pid=foreign.pid, born=1.0),
+            ProcessState("number given to somebody else", Condition.RUNNING, pid=foreign.pid, born="another boot/1.00"),
         ]
         record.write(tmp_path / "processes.json", states)
         record.end_leftovers(tmp_path / "processes.json", patience=0.1)
@@ -204,14 +206,29 @@ def test_next_up_ends_leftover_children_of_a_killed_up(tmp_path: Path):
         foreign.kill()
 
 
+def test_children_are_found_again_after_the_clock_was_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "processes.json"
+    left = subprocess.Popen(["sleep", "60"])
+    states = [ProcessState("left", Condition.RUNNING, pid=left.pid, born=identity_of_process(left.pid))]
+    record.write(path, states)
+    set_clock_an_hour_ahead(monkeypatch, tmp_path / "proc", left.pid)
+    try:
+        assert record.read_current(path) == states
+        record.end_leftovers(path, patience=0.1)
+        assert left.wait(10) == -signal.SIGKILL
+    finally:
+        left.kill()
+        left.wait()
+
+
 def test_ended_process_is_not_reported_as_running(tmp_path: Path):
     """The record may be stale: the disk was full when the process died."""
     with subprocess.Popen(["true"]) as gone:
         gone.wait()
     ours = os.getpid()
     states = [
-        ProcessState("gone", Condition.RUNNING, pid=gone.pid, born=1.0),
-        ProcessState("here", Condition.RUNNING, pid=ours, born=record.start_time(ours)),
+        ProcessState("gone", Condition.RUNNING, pid=gone.pid, born="another boot/1.00"),
+        ProcessState("here", Condition.RUNNING, pid=ours, born=identity_of_process(ours)),
         ProcessState("between", Condition.RESTARTING, restarts=3, last_words="exit code 1"),
     ]
     record.write(tmp_path / "processes.json", states)

@@ -6,9 +6,9 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from nodesmith.contracts.http.nodes import NodeView, RegisterRequest
-from nodesmith.contracts.nats.messages import Heartbeat
-from nodesmith.domain.node import Protocol
+from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.nats.presence import Heartbeat
+from nodesmith.domain.node import Node, Protocol
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.tables.core import NodeRow
@@ -21,11 +21,11 @@ def a_node(**facts: Any) -> RegisterRequest:
     return RegisterRequest(**{**named, **facts})
 
 
-async def registered(nodes: Nodes, *, approve: bool = True, **facts: Any) -> NodeView:
+async def registered(nodes: Nodes, *, approve: bool = True, **facts: Any) -> Node:
     return await nodes.upsert(a_node(**facts), now=NOON, credential_hash="h1", approve=approve)
 
 
-async def healthy(nodes: Nodes, **facts: Any) -> NodeView:
+async def healthy(nodes: Nodes, **facts: Any) -> Node:
     node = await registered(nodes, **facts)
     await nodes.heartbeats([Heartbeat(node_id=node.id)], NOON)
     await nodes.touch_listening(NOON)

@@ -71,7 +71,9 @@ async def test_history_is_filtered_by_node_backend_state_batch_and_time(
     assert await found(since=NOON + timedelta(seconds=300)) == []
 
 
-@pytest.mark.parametrize("cursor", ["nonsense", "W10", "WzEsMl0", "WyIyMDI2LTExLTE2IiwgIngiXQ"])
+@pytest.mark.parametrize(
+    "cursor", ["nonsense", "W10", "WzEsMl0", "WyIyMDI2LTExLTE2IiwgIngiXQ", "W1tb" * 5000], ids=lambda text: text[:20]
+)
 async def test_a_cursor_of_something_else_is_refused(history: History, cursor: str) -> None:
     with pytest.raises(InvalidRequest, match="cursor"):
         await history.page(EVERYTHING, cursor=cursor)

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from nodesmith.contracts.nats.messages import Heartbeat, Installed
+from nodesmith.contracts.nats.messages import Installed
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.operation import State
 from nodesmith.domain.selector import parse
 from nodesmith.store.database import Database

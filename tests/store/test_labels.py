@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select, text
 
-from nodesmith.contracts.nats.messages import Heartbeat, Resources
+from nodesmith.contracts.nats.presence import Heartbeat, Resources
 from nodesmith.domain.errors import InvalidRequest, UnknownNode
 from nodesmith.domain.selector import Operator, Requirement, Selector, parse
 from nodesmith.store.database import Database

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy import insert, text
 
-from nodesmith.contracts.nats.messages import StopWhy
+from nodesmith.contracts.nats.presence import StopWhy
 from nodesmith.domain.errors import NodesmithError
 from nodesmith.domain.operation import State
 from nodesmith.store.database import Database

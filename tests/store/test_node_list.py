@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from nodesmith.contracts.nats.messages import Heartbeat, Installed
+from nodesmith.contracts.nats.messages import Installed
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.errors import InvalidRequest
 from nodesmith.domain.node import NodeStatus
 from nodesmith.domain.selector import parse

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert, select
 
+from nodesmith.api.views.nodes import node_view
 from nodesmith.contracts.http.nodes import RegisterRequest
-from nodesmith.contracts.nats.messages import BackendConfinement, Heartbeat, Resources
+from nodesmith.contracts.nats.presence import BackendConfinement, Heartbeat, Resources
 from nodesmith.domain.errors import NameTaken
 from nodesmith.domain.node import NodeFacts, NodeStatus, Protocol, status_of
 from nodesmith.domain.operation import State
@@ -136,6 +137,22 @@ async def test_late_batch_does_not_turn_a_heartbeat_back(nodes: Nodes) -> None:
     view = await nodes.find(node_id)
     assert view is not None
     assert view.last_heartbeat == NOON
+
+
+async def test_dead_node_is_offline_although_the_clock_was_set_back(nodes: Nodes, clock: SetClock) -> None:
+    """Otherwise it would stay healthy until the clock has reached its last heartbeat again."""
+    node_id, earlier = await registered(nodes, a_node()), NOON - timedelta(hours=1)
+    await nodes.touch_listening(NOON)
+    await nodes.heartbeats([Heartbeat(node_id=node_id)], NOON)
+    await nodes.touch_listening(earlier)
+    await nodes.heartbeats([Heartbeat(node_id=node_id)], earlier)
+    for seconds, status in ((10, NodeStatus.HEALTHY), (120, NodeStatus.OFFLINE)):
+        clock.now = earlier + timedelta(seconds=seconds)
+        for passed in range(0, seconds + 1, 10):
+            await nodes.touch_listening(earlier + timedelta(seconds=passed))
+        view = await nodes.find(node_id)
+        assert view is not None
+        assert view.status is status
 
 
 async def test_batches_that_name_the_same_nodes_in_any_order_do_not_lock_each_other_out(nodes: Nodes) -> None:
@@ -314,4 +331,4 @@ async def test_confinement_of_backends_is_kept_from_the_registration(nodes: Node
     await nodes.heartbeats([Heartbeat(node_id=node_id, boot_id="b1", seq=1)], NOON)
     found = await nodes.find(node_id)
     assert found is not None
-    assert found.confinement == told, "a heartbeat does not repeat it, and does not take it away"
+    assert node_view(found).confinement == told, "a heartbeat does not repeat it, and does not take it away"

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodesmith.contracts.http.operations import ProgressView
+from nodesmith.api.views.operations import event_view
 from nodesmith.contracts.nats.messages import Installed, Outcome, Progress, Result
 from nodesmith.contracts.temporal.operations import RecordResult, RowEnd
-from nodesmith.domain.operation import ENDED, OPEN, Phase, Reason, State
+from nodesmith.contracts.words import Words, describe
+from nodesmith.domain.operation import ENDED, OPEN, Gauge, Phase, Reason, State
 from nodesmith.store.database import Database
 from nodesmith.store.operations.history import History
 from nodesmith.store.operations.operations import OperationTable
@@ -29,7 +30,7 @@ async def test_first_row_holds_the_whole_request(operations: OperationTable) -> 
     assert (row.state, row.backend, row.version, row.note, row.retry_of, row.run_id) == (
         (State.QUEUED, "echo", "1", "because", "older", "run-1")
     )
-    assert row.message == "queued"
+    assert describe(row).sentence == "queued"
 
 
 async def test_unknown_operation_is_none(operations: OperationTable) -> None:
@@ -132,8 +133,9 @@ async def test_reason_has_a_message_and_a_remedy(operations: OperationTable) -> 
     await operations.record(transition(request, State.FAILED, reason=Reason.NO_DISK, detail="3 GB missing"))
     row = await operations.find(request.op_id)
     assert row is not None
-    assert row.message == "failed: not enough disk space on the node (3 GB missing)"
-    assert row.remedy == "Free space on the node, then retry."
+    assert describe(row) == Words(
+        "failed: not enough disk space on the node (3 GB missing)", "Free space on the node, then retry."
+    )
 
 
 # gauges -------------------------------------------------------------------------------------------------------
@@ -152,7 +154,7 @@ async def test_gauges_of_many_operations_are_written_at_once_and_the_last_tick_c
     await operations.write_gauges([tick(first.op_id, done=10), tick(second.op_id, done=7), tick(first.op_id, done=20)])
     rows = [await operations.find(each.op_id) for each in (first, second)]
     assert [row.progress.bytes_done for row in rows if row] == [20, 7]
-    assert [row.message for row in rows if row] == ["downloading on the node"] * 2
+    assert [describe(row).sentence for row in rows if row] == ["downloading on the node"] * 2
 
 
 async def test_gauges_never_touch_an_operation_that_ended(operations: OperationTable) -> None:
@@ -209,9 +211,10 @@ async def test_gauge_of_the_last_attempt_is_not_shown_during_a_back_off(operatio
     )
     row = await operations.find(request.op_id)
     assert row is not None
-    assert row.progress == ProgressView()
-    assert row.message == "Retrying: attempt 1 failed (connection reset). Next try at 12:00:30 UTC."
-    assert (await operations.timeline(request.op_id))[-1].message == row.message
+    assert row.progress == Gauge()
+    message = describe(row).sentence
+    assert message == "Retrying: attempt 1 failed (connection reset). Next try at 12:00:30 UTC."
+    assert event_view((await operations.timeline(request.op_id))[-1]).message == message
     await operations.record(transition(request, State.RUNNING, seq=3, attempt=2))
     await operations.write_gauges([tick(request.op_id, done=40)])
     row = await operations.find(request.op_id)
@@ -238,7 +241,8 @@ async def test_missing_worker_is_named_after_half_a_minute_and_never_beside_prog
     async def told() -> tuple[str, bool]:
         row = await operations.find(request.op_id)
         assert row is not None
-        return row.message, bool(row.remedy)
+        said = describe(row)
+        return said.sentence, bool(said.remedy)
 
     clock.forward(seconds=30)
     assert await told() == ("queued", False)

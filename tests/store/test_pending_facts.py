@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nodesmith.contracts.nats.messages import Heartbeat, Resources
+from nodesmith.contracts.nats.presence import Heartbeat, Resources
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.lifecycle import NodeLife
 from nodesmith.store.nodes.nodes import Nodes

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from nodesmith.contracts.nats.messages import Heartbeat
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.node import NodeStatus
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.lifecycle import NodeLife

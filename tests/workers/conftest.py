@@ -10,6 +10,7 @@ from temporalio.client import Client
 
 from nodesmith.bus.connection import connect_control
 from nodesmith.contracts.temporal.operations import FLEET_MONITOR_ID
+from nodesmith.control.graph import ControlGraph
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.runtime.temporal import connect
 from nodesmith.store.database import Database
@@ -54,7 +55,7 @@ async def running_worker(
 ) -> AsyncIterator[None]:
     bus = await connect_control(nats.url, nats.issuer, name=f"worker-{uuid.uuid4()}", keys=Nodes(database))
     try:
-        async with working(settings, client, database, bus):
+        async with working(ControlGraph(settings, database, bus, client)):
             yield
         await client.get_workflow_handle(FLEET_MONITOR_ID).terminate("the test is over")
     finally:

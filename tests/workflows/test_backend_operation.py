@@ -332,6 +332,17 @@ async def test_a_deadline_stops_the_node_and_fails_the_operation(begin: Begin) -
     assert (await operation.station.cancels.get()).op_id == operation.op_id
 
 
+async def test_a_deadline_ends_an_operation_whose_attempts_fail_at_once(begin: Begin) -> None:
+    """A source that refuses each connection is retried without limit, and no follower waits for the deadline."""
+    down = Outcome(op_id="op", result=Result.FAILED, reason=Reason.SOURCE_DOWN, error="refused")
+    policy = QUICK.model_copy(update={"deadline": timedelta(seconds=0.3)})
+    operation = await begin(policy, at_once=Ended(outcome=down))
+    operation.station.answer_cancel(CancelResult(stopped=True))
+    operation.station.send_result(operation.succeeded())
+    assert (await ends_red(operation)).type == Reason.DEADLINE
+    assert len(operation.station.dispatches) == 1
+
+
 async def test_a_database_that_is_away_delays_rows_but_loses_none(begin: Begin) -> None:
     operation = await begin()
     operation.station.database_is_up = False

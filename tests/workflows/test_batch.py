@@ -81,6 +81,16 @@ async def test_too_many_failures_stop_the_rest(begin: Begin, fleet: Fleet) -> No
     assert fleet.closes[-1].state is BatchState.STOPPED
 
 
+async def test_large_batch_is_cancelled_with_a_long_reason(begin: Begin, fleet: Fleet) -> None:
+    """The verdicts of all nodes in one payload exceed the 2 MB of Temporal, and the run would fail."""
+    handle = await begin(3500, max_parallel=1)
+    await fleet.until_asked("n0")
+    await handle.signal(names.SIGNAL_CANCEL, BatchOrder(by="ada", reason="r" * 500))
+    await result(handle)
+    assert sum(len(close.members) for close in fleet.closes) == 3499
+    assert fleet.closes[-1].state is BatchState.CANCELLED
+
+
 async def test_failed_attempts_stop_the_rest_when_they_are_counted(begin: Begin, fleet: Fleet) -> None:
     """Places that are held by back-offs: nobody has failed for good, and three attempts have."""
     handle = await begin(4, max_parallel=2, max_failures=3, count_attempts=True)
