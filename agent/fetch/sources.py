@@ -21,7 +21,7 @@ from nodesmith.agent.fetch.host_access import HostAccess, HostClient
 from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.domain.errors import SourceNotAllowed
 from nodesmith.domain.operation import Reason
-from nodesmith.domain.sources import SourcePolicy
+from nodesmith.domain.source_policy import SourcePolicy
 from nodesmith.runtime.retry_after import retry_after_s
 
 log = structlog.stdlib.get_logger(__name__)
