@@ -56,7 +56,7 @@ def compose_galleries(
     """Build them. `catalogue` is updated in place, so every holder sees the current state of the galleries."""
     builtin: Sequence[Entry] = catalogue.listed()
     sources = SourceTable(database, settings.secret(settings.sources_key_file))
-    uploads, fleet = UploadTable(database), Installations(database)
+    uploads, installations = UploadTable(database), Installations(database)
     galleries = Galleries(
         table=GalleryTable(database),
         uploads=uploads,
@@ -68,7 +68,7 @@ def compose_galleries(
     )
     upgrades = Upgrades(
         catalogue=catalogue,
-        fleet=fleet,
+        installations=installations,
         tags=TagDigests(database),
         registries=RegistryTags(sources.access, settings.sources()),
         clock=utc_now,
@@ -77,8 +77,8 @@ def compose_galleries(
     )
     return GalleryDependencies(
         galleries=galleries,
-        catalogue_service=CatalogueService(galleries, fleet, upgrades),
-        localai=LocalaiCatalogue(galleries, fleet, upgrades),
+        catalogue_service=CatalogueService(galleries, installations, upgrades),
+        localai=LocalaiCatalogue(galleries, installations, upgrades),
         uploads=UploadService(uploads, UploadFolder(folder, limit=settings.upload_limit), galleries, builtin),
         upload_table=uploads,
         upgrades=upgrades,

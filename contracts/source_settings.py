@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import BeforeValidator
 from pydantic_settings import NoDecode
 
-from nodesmith.domain.sources import Network
+from nodesmith.domain.source_policy import Network
 
 
 def _names(value: object) -> object:

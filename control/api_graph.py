@@ -112,7 +112,7 @@ class ApiGraph(ControlGraph):
             nodes=self.nodes,
             inventory=self.inventory_table,
             operations=self.operations,
-            gate=self.lock,
+            lock=self.lock,
             orders=self.orders,
             intents=self.intents,
             keys=self.keys,

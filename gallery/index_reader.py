@@ -19,7 +19,7 @@ import httpx2
 from nodesmith.contracts.http.galleries import FreshIndex, GalleryCopy, GalleryRequest, IndexProof
 from nodesmith.contracts.http.sources import SourceAccess
 from nodesmith.domain.errors import SourceNotAllowed
-from nodesmith.domain.sources import SourcePolicy
+from nodesmith.domain.source_policy import SourcePolicy
 from nodesmith.gallery.addresses import NoName, SourceFailed, address, is_ref, named_beside
 from nodesmith.gallery.index import read_index
 from nodesmith.gallery.registry import basic

@@ -10,7 +10,7 @@ import httpx2
 from nodesmith.contracts.http.sources import SourceAccess
 from nodesmith.domain.addresses import without_query
 from nodesmith.domain.errors import RegistryDown
-from nodesmith.domain.sources import SourcePolicy
+from nodesmith.domain.source_policy import SourcePolicy
 from nodesmith.gallery import cosign, minisign, oci
 from nodesmith.gallery.index_reader import Access, IndexReader, Unreachable, client_for
 from nodesmith.gallery.keys import PublicKey, read_key

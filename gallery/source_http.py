@@ -11,7 +11,7 @@ import urllib.request
 import httpx2
 import structlog
 
-from nodesmith.domain.sources import SourcePolicy, is_address, refused
+from nodesmith.domain.source_policy import SourcePolicy, is_address, refused
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -9,7 +9,7 @@ import structlog
 
 from nodesmith.contracts.http.sources import SourceAccess
 from nodesmith.domain.errors import NodesmithError, RegistryDenied, RegistryDown, UnknownArtifact
-from nodesmith.domain.sources import SourcePolicy
+from nodesmith.domain.source_policy import SourcePolicy
 from nodesmith.gallery import oci
 from nodesmith.gallery.index_reader import Access, Unreachable, client_for
 from nodesmith.gallery.oci import NotOci, Reference

@@ -10,7 +10,7 @@ from nodesmith.contracts.durations import Duration
 from nodesmith.contracts.source_settings import Names, Networks
 from nodesmith.contracts.temporal.operations import Policy
 from nodesmith.domain.access import Role
-from nodesmith.domain.sources import SourcePolicy
+from nodesmith.domain.source_policy import SourcePolicy
 
 
 class ControlSettings(BaseSettings):

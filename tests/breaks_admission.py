@@ -102,7 +102,7 @@ async def _end_with_the_request(original: Any, self: Any, kind: Any) -> Any:
         while not await self.http.is_disconnected():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         row = await admission.operations.find(accepted.jobID)
-        await admission.gate.runs.cancel(row.workflow_id, CancelRequest(op_id=accepted.jobID))
+        await admission.lock.runs.cancel(row.workflow_id, CancelRequest(op_id=accepted.jobID))
 
     self.http.app.__dict__.setdefault("ending", []).append(asyncio.create_task(end()))
     return accepted

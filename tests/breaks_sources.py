@@ -24,7 +24,7 @@ SOURCES = (
     Break(
         rules("sources"),
         "every address may be fetched from",
-        "nodesmith.domain.sources:SourcePolicy.allows_address",
+        "nodesmith.domain.source_policy:SourcePolicy.allows_address",
         lambda original, self, address: True,
         tests=(
             "test_addresses_that_are_not_public_are_refused",
@@ -34,7 +34,7 @@ SOURCES = (
     Break(
         rules("sources"),
         "every file may be fetched",
-        "nodesmith.domain.sources:SourcePolicy.check_file",
+        "nodesmith.domain.source_policy:SourcePolicy.check_file",
         lambda original, self, path: None,
         tests=("test_a_file_source_does_not_leave_its_folder_by_a_link",),
     ),

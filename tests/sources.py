@@ -2,7 +2,7 @@
 
 from ipaddress import ip_network
 
-from nodesmith.domain.sources import SourcePolicy
+from nodesmith.domain.source_policy import SourcePolicy
 
 NETWORKS, FOLDERS = "127.0.0.0/8,::1/128", "/"
 LOCAL = SourcePolicy(networks=tuple(map(ip_network, NETWORKS.split(","))), folders=(FOLDERS,))

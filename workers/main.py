@@ -28,8 +28,8 @@ from nodesmith.runtime.temporal import connect, prepare_namespace
 from nodesmith.workers.inventory_refresh import InventoryRefresher, LabelRefresher
 from nodesmith.workers.monitor_guard import MonitorCheckLoop
 from nodesmith.workers.outcome_bridge import Gauges, OutcomeBridge
-from nodesmith.workers.registry import WORKFLOWS, control_activities, node_activities
 from nodesmith.workers.sandbox import Sandbox
+from nodesmith.workers.task_queues import WORKFLOWS, control_activities, node_activities
 
 log = structlog.stdlib.get_logger(__name__)
 

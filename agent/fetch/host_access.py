@@ -12,7 +12,7 @@ from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.contracts.http.sources import SourceAccess
 from nodesmith.domain.errors import SourceNotAllowed
 from nodesmith.domain.operation import Reason
-from nodesmith.domain.sources import SourcePolicy
+from nodesmith.domain.source_policy import SourcePolicy
 from nodesmith.gallery.registry import basic
 from nodesmith.gallery.source_http import source_client
 

@@ -22,7 +22,7 @@ from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.domain.addresses import without_query
 from nodesmith.domain.errors import SourceNotAllowed
 from nodesmith.domain.operation import Reason
-from nodesmith.domain.sources import SourcePolicy
+from nodesmith.domain.source_policy import SourcePolicy
 from nodesmith.runtime.retry_after import retry_after_s
 
 log = structlog.stdlib.get_logger(__name__)

@@ -44,7 +44,7 @@ _MODALITIES = {
 @dataclass(frozen=True)
 class LocalaiCatalogue:
     galleries: Galleries
-    fleet: InstalledFamilies
+    installations: InstalledFamilies
     upgrades: Upgrades
 
     async def installed(self) -> list[InstalledBackend]:
@@ -52,7 +52,7 @@ class LocalaiCatalogue:
         await self.galleries.sync()
         upgrades = await self.upgrades.list()
         by_name: dict[str, list[Installation]] = defaultdict(list)
-        for each in await self.fleet.list():
+        for each in await self.installations.list():
             by_name[each.installed.name].append(each)
         return [self._installed(group, upgrades.get(name)) for name, group in sorted(by_name.items())]
 
@@ -96,8 +96,8 @@ class LocalaiCatalogue:
 
     async def _names(self) -> set[str]:
         """The names of the installed builds, and their families."""
-        fleet = [each.installed for each in await self.fleet.list()]
-        return {family_of(each.name) for each in fleet} | {each.family for each in fleet}
+        installed = [each.installed for each in await self.installations.list()]
+        return {family_of(each.name) for each in installed} | {each.family for each in installed}
 
     def _installed(self, group: Sequence[Installation], upgrade: UpgradeInfo | None) -> InstalledBackend:
         usual = Counter((each.installed.version, each.installed.digest) for each in group).most_common(1)[0][0]

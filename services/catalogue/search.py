@@ -51,14 +51,14 @@ class Search:
 @dataclass(frozen=True)
 class CatalogueService:
     galleries: Galleries
-    fleet: InstalledFamilies
+    installations: InstalledFamilies
     upgrades: Upgrades
 
     async def page(self, search: Search) -> CataloguePage:
         """One page; without the database it is the last known catalogue, without nodes and marked stale."""
         try:
             await self.galleries.sync()
-            return await self._page(search, await self.fleet.families(), await self._repositories())
+            return await self._page(search, await self.installations.families(), await self._repositories())
         except ServiceUnavailable:
             return (await self._page(search, None, [])).model_copy(update={"stale": True})
 
@@ -90,7 +90,7 @@ class CatalogueService:
     async def _views(self, shown: Sequence[Entry], *, is_fleet_known: bool) -> list[CatalogueEntry]:
         families = {entry.artifact.family for entry in shown} | {family_of(entry.artifact.name) for entry in shown}
         where: dict[str, list[Installation]] = defaultdict(list)
-        for each in await self.fleet.list(families) if is_fleet_known else ():
+        for each in await self.installations.list(families) if is_fleet_known else ():
             where[family_of(each.installed.name)].append(each)
         upgrades = await self.upgrades.list() if is_fleet_known else {}
         listed_by_metas = {

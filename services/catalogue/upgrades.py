@@ -51,7 +51,7 @@ Ask = Callable[[Kind, str, InstallRequest, str], Awaitable[None]]
 @dataclass(frozen=True)
 class Upgrades:
     catalogue: Catalogue
-    fleet: InstalledBuilds
+    installations: InstalledBuilds
     tags: Tags
     registries: Registries
     clock: Callable[[], datetime]
@@ -64,14 +64,14 @@ class Upgrades:
     async def list(self) -> dict[str, UpgradeInfo]:
         """Backend name -> its available upgrade."""
         known = await self.tags.known()
-        found = (self._compare(group, known) for group in grouped(await self.fleet.list()).values())
+        found = (self._compare(group, known) for group in grouped(await self.installations.list()).values())
         return {info.backend_name: info for info in found if info is not None}
 
     async def check(self, *, older_than: timedelta = timedelta(0)) -> None:
         """Fetch the current digests of the tags of installed backends; a registry that fails is skipped."""
         known = await self.tags.known()
         limit = self.clock() - older_than
-        entries = (self._entry(group) for group in grouped(await self.fleet.list()).values())
+        entries = (self._entry(group) for group in grouped(await self.installations.list()).values())
         references = {entry.artifact.uri for entry in entries if entry and self._is_tagged(entry)}
         due = [each for each in references if each not in known or known[each][1] <= limit]
         slots = asyncio.Semaphore(_CONCURRENCY)

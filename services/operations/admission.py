@@ -46,7 +46,7 @@ class Admission:
     nodes: NodeRegistry
     inventory: Inventory
     operations: Operations
-    gate: OperationLock
+    lock: OperationLock
     orders: Orders
     intents: Intents
     keys: IdempotencyKeys
@@ -143,7 +143,7 @@ class Admission:
             await asked.discard(claim)  # its run found no order in time and ended without any effect
             return await self._admit(asked, admitted)
         policy = operation_policy(self.policy, request.wanted.kind, request.limits)
-        job_id, joined = await self.gate.admit(OperationInput(request=request, policy=policy))
+        job_id, joined = await self.lock.admit(OperationInput(request=request, policy=policy))
         await asked.note(claim, job_id)
         return await self._accepted(job_id, subject_of(request), joined=joined)
 

@@ -11,7 +11,7 @@ from nodesmith.domain.access import Role
 from nodesmith.domain.errors import InvalidRequest, UnknownBackend
 from nodesmith.domain.identity import family_of, intent_digest
 from nodesmith.domain.kinds import Kind
-from nodesmith.domain.sources import SourcePolicy
+from nodesmith.domain.source_policy import SourcePolicy
 from nodesmith.gallery.oci import NotOci, is_reference, read_reference
 from nodesmith.services.operations.artifact_check import ArtifactCheck
 from nodesmith.services.ports import Catalogue

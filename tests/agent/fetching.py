@@ -19,7 +19,7 @@ from nodesmith.agent.operations.progress import Gauge
 from nodesmith.agent.threads import Threads
 from nodesmith.contracts.http.sources import SourceAccess
 from nodesmith.contracts.nats.messages import Command, Progress
-from nodesmith.domain.sources import SourcePolicy
+from nodesmith.domain.source_policy import SourcePolicy
 from nodesmith.gallery.oci import Platform
 from tests.agent.archives import digest
 from tests.sources import LOCAL

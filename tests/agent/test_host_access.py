@@ -10,7 +10,7 @@ from nodesmith.contracts.http.sources import SourceAccess
 from nodesmith.contracts.nats.messages import Command
 from nodesmith.domain.errors import RegistryDenied, RegistryDown
 from nodesmith.domain.operation import Reason
-from nodesmith.domain.sources import SourcePolicy
+from nodesmith.domain.source_policy import SourcePolicy
 from nodesmith.gallery.registry import basic
 from nodesmith.gallery.tags import RegistryTags
 from nodesmith.stack.certificates import Certificates

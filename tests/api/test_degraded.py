@@ -192,8 +192,8 @@ async def on_temporal(api: Api, client: Client) -> AsyncIterator[Api]:
 
 
 @asynccontextmanager
-async def served_with(api: Api, gate: OperationLock) -> AsyncIterator[Api]:
-    deps = replace(api.deps, admission=replace(api.deps.admission, gate=gate))
+async def served_with(api: Api, lock: OperationLock) -> AsyncIterator[Api]:
+    deps = replace(api.deps, admission=replace(api.deps.admission, lock=lock))
     transport = httpx2.ASGITransport(app=create_app(deps))
     async with httpx2.AsyncClient(transport=transport, base_url=api.url, headers=bearer(ADMIN_TOKEN)) as http:
         yield Api(api.url, deps, http)

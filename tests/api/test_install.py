@@ -32,7 +32,7 @@ async def test_accepted_install_is_durable_and_readable_at_once(api: Api) -> Non
     assert [event["state"] for event in detail["timeline"]] == ["queued"]
     run = f"http://temporal.test/namespaces/default/workflows/backend%3A{node['id']}%3Aecho/{detail['run_id']}/history"
     assert detail["temporal_url"] == run
-    assert (await api.deps.admission.gate.runs.describe(detail["workflow_id"])) is not None
+    assert (await api.deps.admission.lock.runs.describe(detail["workflow_id"])) is not None
 
 
 @pytest.mark.parametrize(

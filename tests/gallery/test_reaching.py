@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from nodesmith.domain.errors import SourceNotAllowed
-from nodesmith.domain.sources import SourcePolicy
+from nodesmith.domain.source_policy import SourcePolicy
 from nodesmith.gallery.source_http import source_client
 from nodesmith.stack.certificates import Certificates
 from tests.agent import web

@@ -10,7 +10,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from nodesmith.contracts.temporal import operations as names
 from nodesmith.contracts.temporal.operations import OperationInput, OperationResult
-from nodesmith.workers.registry import WORKFLOWS
+from nodesmith.workers.task_queues import WORKFLOWS
 from tests.replay.scenarios import BATCH_SCENARIOS, SCENARIOS
 
 FOLDER = Path(__file__).parent / "histories"

@@ -184,7 +184,7 @@ def admission(database: Database, nodes: Nodes, operations: OperationTable, runs
         nodes=nodes,
         inventory=InventoryTable(database),
         operations=operations,
-        gate=OperationLock(operations, runs, orders_on(database)),
+        lock=OperationLock(operations, runs, orders_on(database)),
         orders=orders_on(database),
         intents=Intents(catalogue, URIS, RegistryTags(no_access, LOCAL), artifact_check()),
         keys=IdempotencyKeys(database),

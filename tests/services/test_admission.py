@@ -180,7 +180,7 @@ async def test_a_crash_after_the_key_was_inserted_starts_once_under_the_reserved
     """Protocol 5: a key whose start was not recorded is admitted again with its op_id."""
     node, key = await join(), f"crash-{uuid.uuid4()}"
     request = ECHO.model_copy(update={"reason": dies})
-    mortal = replace(admission, gate=Crashing(admission.gate.operations, admission.gate.runs, admission.orders))
+    mortal = replace(admission, lock=Crashing(admission.lock.operations, admission.lock.runs, admission.orders))
     with pytest.raises(ConnectionAbortedError):
         await mortal.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
     claim = await admission.keys.find("ada", key)
@@ -199,7 +199,7 @@ async def test_unrecorded_request_that_started_and_ended_is_not_started_again(
     """Another operation of the backend ran in between, so Temporal no longer finds the first by its request id."""
     node, key = await join(), f"late-{uuid.uuid4()}"
     request = ECHO.model_copy(update={"reason": "after"})
-    mortal = replace(admission, gate=Crashing(admission.gate.operations, admission.gate.runs, admission.orders))
+    mortal = replace(admission, lock=Crashing(admission.lock.operations, admission.lock.runs, admission.orders))
     with pytest.raises(ConnectionAbortedError):
         await mortal.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
     handle = client.get_workflow_handle(operation_workflow_id(node.id, "echo"))
@@ -209,7 +209,7 @@ async def test_unrecorded_request_that_started_and_ended_is_not_started_again(
     again = await admission.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
     assert (again.repeated, again.jobID != other.jobID) == (True, True)
     assert len((await operations.listing(OperationFilter(node=node.id), scope=OperationScope.ALL)).operations) == 2
-    run = await admission.gate.runs.describe(operation_workflow_id(node.id, "echo"))
+    run = await admission.lock.runs.describe(operation_workflow_id(node.id, "echo"))
     assert run is not None
     assert not run.is_open
 
@@ -226,9 +226,9 @@ async def test_a_request_whose_run_ended_without_an_order_is_started_again_under
 ) -> None:
     """The run waits 30 s for its order and ends as `not_admitted`; the repeated request must not return that run."""
     node, key = await join(), f"unordered-{uuid.uuid4()}"
-    gate = DyingBeforeTheOrder(admission.gate.operations, admission.gate.runs, admission.orders)
+    lock = DyingBeforeTheOrder(admission.lock.operations, admission.lock.runs, admission.orders)
     with pytest.raises(ConnectionAbortedError):
-        await replace(admission, gate=gate).ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)
+        await replace(admission, lock=lock).ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)
     claim = await admission.keys.find("ada", key)
     assert claim is not None
     lost = a_request(op_id=claim.op_id, node_id=node.id)
@@ -438,7 +438,7 @@ async def test_sources_that_are_not_allowed_are_refused_before_anything_is_opene
 async def test_without_temporal_the_answer_is_unavailable_and_comes_soon(admission: Admission, join: Join) -> None:
     node = await join()
     nowhere = await connect(ControlSettings(temporal_address="127.0.0.1:9"), lazy=True)
-    cut_off = replace(admission, gate=OperationLock(admission.operations, TemporalRuns(nowhere), admission.orders))
+    cut_off = replace(admission, lock=OperationLock(admission.operations, TemporalRuns(nowhere), admission.orders))
     async with asyncio.timeout(HANGS_S):
         with pytest.raises(ServiceUnavailable):
             await cut_off.ask(Kind.INSTALL, node.id, ECHO, actor="ada")

@@ -5,7 +5,7 @@ from ipaddress import ip_network
 import pytest
 
 from nodesmith.domain.errors import SourceNotAllowed
-from nodesmith.domain.sources import SourcePolicy
+from nodesmith.domain.source_policy import SourcePolicy
 
 NOT_PUBLIC = [
     "127.0.0.1",
