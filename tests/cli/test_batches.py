@@ -13,7 +13,7 @@ from nodesmith.cli.follow import LinkLost
 from nodesmith.cli.main import make_app
 from nodesmith.cli.output.watch_batch import follow_batch
 from nodesmith.contracts.http.batches import BatchDetail
-from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.scripted_api import ScriptedApi, as_json, scripted_api
 
 AT = datetime(2026, 11, 16, 3, 0, tzinfo=UTC).isoformat()
 JOB = {"jobID": "op", "statusUrl": "/api/backends/job/op", "message": "started"}

@@ -11,7 +11,7 @@ from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.follow import follow
 from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.stack.home import Connection, Home
-from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.scripted_api import ScriptedApi, as_json, scripted_api
 
 PROBLEM = {
     "title": "Conflict",

@@ -18,7 +18,7 @@ from nodesmith.cli.follow import LinkLost, Update, follow
 from nodesmith.cli.output.watch import BarView, LineView, headline, show, watch
 from nodesmith.contracts.http.operations import OperationDetail, ProgressTick, ProgressView
 from nodesmith.domain.operation import Phase, Reason, State
-from tests.cli.scripted_api import ScriptedApi, as_events, as_json, scripted_api
+from tests.scripted_api import ScriptedApi, as_events, as_json, scripted_api
 
 OPERATION = "/api/operations/op"
 EVENTS = "/api/v1/events"

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.main import make_app
-from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.scripted_api import ScriptedApi, as_json, scripted_api
 
 LABELS = "/api/nodes/agent-1/labels"
 

@@ -14,7 +14,7 @@ from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.follow import LinkLost
 from nodesmith.cli.main import make_app
 from nodesmith.contracts.http.models import LogsPage
-from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.scripted_api import ScriptedApi, as_json, scripted_api
 
 NODE = "/api/nodes/a%2Fb"
 MODEL = {

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nodesmith.cli.main import make_app
-from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.scripted_api import ScriptedApi, as_json, scripted_api
 from tests.cli.test_follow import view
 
 AT = datetime(2026, 11, 16, 3, 0, tzinfo=UTC).isoformat()

@@ -15,7 +15,7 @@ from nodesmith.cli.commands.up_session import TerminalView
 from nodesmith.cli.output import board
 from nodesmith.stack.api import LocalApi
 from nodesmith.stack.home import Connection, Home
-from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.scripted_api import ScriptedApi, as_json, scripted_api
 
 SINCE = "2026-11-17T17:38:20Z"
 LINK = f"http://127.0.0.1:8080/sign-in/{'x' * 43}"
