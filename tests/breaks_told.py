@@ -44,7 +44,7 @@ TOLD = (
         rules("S10"),
         "a cancelled batch is watched to a success",
         "nodesmith.cli.output.watch_batch:is_successful",
-        lambda original, batch: all(member.state in names_of(original)._SETTLED_WELL for member in batch.members),
+        lambda original, batch: all(member.state in names_of(original)._SUCCESSFUL_STATES for member in batch.members),
         tests=("test_watching_a_batch_exits_with_0_only_if_it_succeeded_everywhere",),
     ),
     Break(
