@@ -3,14 +3,14 @@
 import os
 from pathlib import Path
 
-from nodesmith.cli.client import ApiClient
 from nodesmith.cli.errors import UNREACHABLE, CommandFailed
+from nodesmith.client import Client
 from nodesmith.stack.home import Connection, Home, find_home
 
 
-def connect(url: str | None, token: str | None, home: Path | None) -> ApiClient:
+def connect(url: str | None, token: str | None, home: Path | None) -> Client:
     """Create a client; this sends no request."""
-    return ApiClient(*find(url, token, home), ca_file=find_ca(home))
+    return Client(*find(url, token, home), ca_file=find_ca(home))
 
 
 def find_ca(home: Path | None) -> Path | None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from nodesmith.cli.errors import CommandFailed
+from nodesmith.cli.errors import CommandFailed, failure_of
 from nodesmith.cli.output.terminal import print_line
 from nodesmith.domain.errors import NodesmithError
 
@@ -97,7 +97,7 @@ def main() -> None:
     except CommandFailed as failure:
         _exit_with(failure)
     except NodesmithError as error:
-        _exit_with(CommandFailed(error.message, getattr(error, "remedy", ""), code=error.code))
+        _exit_with(failure_of(error))
     except OSError as error:
         if error.filename is None:  # not about a file, so the user cannot fix it
             raise

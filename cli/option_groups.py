@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from nodesmith.cli.client import ApiClient
 from nodesmith.cli.connection import connect
 from nodesmith.cli.options import Home, Json, Reason, Token, Url
+from nodesmith.client import Client
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Link:
     home: Home = None
     as_json: Json = False
 
-    def api(self) -> ApiClient:
+    def api(self) -> Client:
         return connect(self.url, self.token, self.home)
 
 
@@ -56,25 +56,28 @@ class Targets:
         int | None, typer.Option(min=1, help="Attempts per node before it fails.  [default: 10]")
     ] = None
     wait: Annotated[bool, typer.Option("--watch", help="Wait until it ends; Ctrl-C leaves it running.")] = False
-    reason: Reason = None
+    reason: Reason = ""
 
     def request_fields(self) -> dict[str, Any]:
         """Return the options as fields of a request; the API sets the defaults of the others."""
         if sum(map(bool, (self.on, self.where, self.everywhere))) != 1:
             raise typer.BadParameter("Give exactly one of --on NODE, --where SELECTOR and --all.")
-        fields = {
-            "nodes": self.on or [],
-            "selector": self.where,
-            "everywhere": self.everywhere,
-            "on_drained": self.on_drained,
-            "dry_run": self.dry_run,
-            "max_parallel": self.max_parallel,
-            "max_failures": self.max_failures,
-            "count_attempts": self.count_attempts,
-            "max_attempts": self.max_attempts,
-            "reason": self.reason,
-        }
-        return {option: value for option, value in fields.items() if value is not None}
+        return given(
+            nodes=self.on,
+            selector=self.where,
+            everywhere=self.everywhere,
+            on_drained=self.on_drained,
+            max_parallel=self.max_parallel,
+            max_failures=self.max_failures,
+            count_attempts=self.count_attempts,
+            max_attempts=self.max_attempts,
+            reason=self.reason,
+        )
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that were given, as fields of a request; the API sets the defaults of the others."""
+    return {name: value for name, value in options.items() if value is not None and value is not False and value != ""}
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

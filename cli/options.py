@@ -40,5 +40,5 @@ Home = Annotated[
 ]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the node.", show_default=False)]
 OnNode = Annotated[str, typer.Option("--on", metavar="NODE", help="Name or id of the node.", show_default=False)]
-Reason = Annotated[str | None, typer.Option("--reason", help="Recorded in the audit trail.", show_default=False)]
+Reason = Annotated[str, typer.Option("--reason", help="Recorded in the audit trail.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs; fields are added, never removed.")]

@@ -1,11 +1,11 @@
 """The parts of a request and an answer that do not depend on how they are sent."""
 
+import ssl
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,14 +44,19 @@ class ApiAddress:
 
     def options(self) -> dict[str, Any]:
         """The settings of an HTTP client for this API."""
-        url = self.url.rstrip("/")
         return {
-            "base_url": url,
+            "base_url": self.url,
             "headers": {"Authorization": f"Bearer {self.token}"} if self.token else {},
             "timeout": TIMEOUT,
-            "verify": trusting(self.ca_file) if url.startswith("https:") else True,
-            "trust_env": not is_loopback(url),  # no proxy for this machine's own API
+            "verify": self._verify(),
+            "trust_env": not is_loopback(self.url),  # no proxy for this machine's own API
         }
+
+    def _verify(self) -> ssl.SSLContext | bool:
+        if self.url.startswith("https:"):
+            return trusting(self.ca_file)
+        # Plain HTTP to this machine uses no certificate: do not spend the time to load the system's.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_loopback(self.url) else True
 
 
 def request_of(call: Call[Any]) -> dict[str, Any]:
@@ -94,26 +99,30 @@ def is_repeatable(call: Call[Any]) -> bool:
 
 def pause_s(error: ClientError) -> float:
     """How long to wait before the same call is sent again."""
-    return max(SHORTEST_PAUSE_S, error.retry_after_s if isinstance(error, Refused) else 0.0)
+    return max(SHORTEST_PAUSE_S, error.retry_after_s)
 
 
 def refusal(response: httpx2.Response) -> Refused:
     """Read an error answer; the API sends problem+json, a proxy in front of it may not."""
     asked = min(retry_after_s(response.headers.get("Retry-After", "")) or 0.0, LONGEST_RETRY_AFTER_S)
+    status = f"{response.status_code} {response.reason_phrase}".rstrip()
     try:
         problem = Problem.model_validate_json(response.content)
     except ValidationError:
         problem = Problem(
-            title=HTTPStatus(response.status_code).phrase if response.status_code in set(HTTPStatus) else "",
+            title=response.reason_phrase,
             status=response.status_code,
-            detail=f"The API answered {response.status_code} {response.reason_phrase} without a reason.",
+            detail=f"The API answered {status} without a reason.",
             code="not_a_problem",
             remedy="Check the address: `--url` or NODESMITH_URL.",
         )
     return Refused(problem, retry_after_s=asked)
 
 
-def unreachable(url: str, error: httpx2.TransportError) -> Unreachable:
+def failure(url: str, error: httpx2.RequestError) -> ClientError:
+    """Explain why there is no answer, or none that can be read."""
+    if not isinstance(error, httpx2.TransportError):
+        return UnexpectedAnswer(f"The answer of {url} cannot be read ({type(error).__name__}).")
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         return Unreachable(f"Nothing answers at {url}.", _start_remedy(url))
     return Unreachable(

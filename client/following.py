@@ -5,62 +5,46 @@ once at the start, and once more when it has ended. This module decides; the tra
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from nodesmith.client.calls import Call, segment
-from nodesmith.client.errors import ClientError, Refused, UnexpectedAnswer, Unreachable
+from nodesmith.client.back_off import BackOff, LinkLost
+from nodesmith.client.errors import UnexpectedAnswer, Unreachable
 from nodesmith.client.sse import COMMENT, ServerSentEvent
 from nodesmith.contracts.http.operations import RESET, OperationDetail, OperationEvent, ProgressTick, ProgressView
 from nodesmith.contracts.words import remedy
 from nodesmith.domain.operation import ENDED, State
 
 PROGRESS = "progress"
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 2.0
-
 
 Shape = TypeVar("Shape", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class LinkLost:
-    """The API does not answer at the moment; the operation continues."""
-
-    why: str
-
 
 Update = OperationDetail | ProgressTick | LinkLost
 
 
-def detail_call(op_id: str) -> Call[OperationDetail]:
-    return Call("GET", f"/operations/{segment(op_id)}", OperationDetail)
-
-
 class Follower:
-    """What is known of one operation, and what to do with each answer, event and failure."""
+    """What is known of one operation, and what to do with each answer and event."""
 
     def __init__(self, op_id: str, *, is_known_to_exist: bool) -> None:
         self.op_id = op_id
-        self._retries_first_request = is_known_to_exist
+        self.back_off = BackOff(is_known_to_exist=is_known_to_exist)
         self._operation: OperationDetail | None = None
-        self._waits = back_off()
 
     @property
     def has_ended(self) -> bool:
         return self._operation is not None and self._operation.state in ENDED
 
     @property
-    def last_event_id(self) -> str:
+    def last_event_id(self) -> int:
         """Where the stream has to continue: the newest event of the same snapshot as the operation."""
         timeline = self._operation.timeline if self._operation else []
-        return str(timeline[-1].id if timeline else 0)
+        return timeline[-1].id if timeline else 0
 
     def take_detail(self, operation: OperationDetail) -> Iterator[Update]:
-        known, self._operation, self._waits = self._operation, operation, back_off()
+        known, self._operation = self._operation, operation
         if operation != known:
+            self.back_off.reset()
             yield operation
 
     def needs_detail(self, event: ServerSentEvent) -> bool:
@@ -76,19 +60,16 @@ class Follower:
         if event.event == COMMENT:
             return
         if event.event == PROGRESS:
-            if self._known.state is not State.WAITING:  # a tick in this state is a late one of a failed attempt
-                tick = _read(ProgressTick, event)
-                self._operation = _with_tick(self._known, tick)
-                yield tick
+            yield from self._take_tick(_read(ProgressTick, event))
             return
-        yield from self.take_detail(_with_change(self._known, _read(OperationEvent, event)))
+        change = _read(OperationEvent, event)
+        if change.id > self.last_event_id:  # an answer that was fetched meanwhile contains older ones
+            yield from self.take_detail(_with_change(self._known, change))
 
-    def take_failure(self, error: ClientError) -> tuple[LinkLost, float]:
-        """Return what to tell and how long to wait; raise the error if waiting does not help."""
-        if not error.is_retryable or (self._operation is None and not self._retries_first_request):
-            raise error
-        asked = error.retry_after_s if isinstance(error, Refused) else 0.0
-        return LinkLost(error.sentence), max(next(self._waits), asked)
+    def _take_tick(self, tick: ProgressTick) -> Iterator[Update]:
+        if self._known.state is not State.WAITING:  # a tick in this state is a late one of a failed attempt
+            self._operation = _with_tick(self._known, tick)
+            yield tick
 
     @property
     def _known(self) -> OperationDetail:
@@ -98,13 +79,6 @@ class Follower:
 
 def closed_stream(url: str) -> Unreachable:
     return Unreachable(f"The API at {url} closed the event stream.", "")
-
-
-def back_off() -> Iterator[float]:
-    pause = FIRST_PAUSE_S
-    while True:
-        yield pause
-        pause = min(pause * 2, LONGEST_PAUSE_S)
 
 
 def _read(shape: type[Shape], event: ServerSentEvent) -> Shape:

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from nodesmith.client.errors import UnexpectedAnswer
+
 COMMENT = ":"
 """event name of a comment, which the API sends as a keep-alive"""
 
@@ -38,4 +40,11 @@ class EventParser:
     def _event(self) -> Iterator[ServerSentEvent]:
         fields, self._fields = self._fields, {}
         if "data" in fields:
-            yield ServerSentEvent(fields.get("event", "message"), json.loads(fields["data"]), fields.get("id", ""))
+            yield ServerSentEvent(fields.get("event", "message"), _data(fields["data"]), fields.get("id", ""))
+
+
+def _data(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UnexpectedAnswer("An event of the API is not JSON.") from error

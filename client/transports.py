@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import Any, BinaryIO
 
 import httpx2
 
@@ -14,16 +14,18 @@ from nodesmith.client.exchange import (
     BASE,
     STREAM_TIMEOUT,
     ApiAddress,
+    failure,
     is_repeatable,
     pause_s,
     read_answer,
     refusal,
     request_of,
-    unreachable,
 )
 from nodesmith.client.sse import EventParser, ServerSentEvent
 
 Query = dict[str, Any]
+
+_CHUNK = 1024 * 1024
 
 
 class SyncTransport:
@@ -39,15 +41,20 @@ class SyncTransport:
         self._http.close()
 
     def send(self, call: Call[Any]) -> Any:
+        """Send the call; if that fails and the call may be repeated, wait and send it again, with the same key."""
         request = request_of(call)
         for left in range(self._retries if is_repeatable(call) else 0, -1, -1):
             try:
-                return self._send_once(call, request)
+                return self._attempt(call, request)
             except ClientError as error:
                 if not left or not error.is_retryable:
                     raise
                 self.pause(pause_s(error))
         raise AssertionError("the last attempt returns or raises")
+
+    def send_once(self, call: Call[Any]) -> Any:
+        """Send the call without a repetition, for a caller that has its own."""
+        return self._attempt(call, request_of(call))
 
     def iterate(self, call: Call[Any]) -> Iterator[Any]:
         """Yield the items of all pages."""
@@ -58,27 +65,27 @@ class SyncTransport:
             yield from page.items
 
     @contextmanager
-    def events(self, query: Query, last_event_id: str) -> Iterator[Iterator[ServerSentEvent]]:
-        """Open the event stream; a break of the connection is an `Unreachable`."""
+    def events(self, query: Query, last_event_id: int) -> Iterator[Iterator[ServerSentEvent]]:
+        """Open the event stream; a broken connection is an `Unreachable`."""
         try:
             with self._http.stream("GET", f"{BASE}/events", **_stream_parts(query, last_event_id)) as response:
                 if response.is_error:
                     response.read()
                     raise refusal(response)
                 yield self._parse(response)
-        except httpx2.TransportError as error:
-            raise unreachable(self.address.url, error) from error
+        except httpx2.RequestError as error:
+            raise failure(self.address.url, error) from error
 
     def _parse(self, response: httpx2.Response) -> Iterator[ServerSentEvent]:
         parser = EventParser()
         for line in response.iter_lines():
             yield from parser.feed(line)
 
-    def _send_once(self, call: Call[Any], request: dict[str, Any]) -> Any:
+    def _attempt(self, call: Call[Any], request: dict[str, Any]) -> Any:
         try:
             response = self._http.request(**request)
-        except httpx2.TransportError as error:
-            raise unreachable(self.address.url, error) from error
+        except httpx2.RequestError as error:
+            raise failure(self.address.url, error) from error
         return read_answer(call, response)
 
 
@@ -97,15 +104,20 @@ class AsyncTransport:
         await self._http.aclose()
 
     async def send(self, call: Call[Any]) -> Any:
+        """As `SyncTransport.send`."""
         request = request_of(call)
         for left in range(self._retries if is_repeatable(call) else 0, -1, -1):
             try:
-                return await self._send_once(call, request)
+                return await self._attempt(call, request)
             except ClientError as error:
                 if not left or not error.is_retryable:
                     raise
                 await self.pause(pause_s(error))
         raise AssertionError("the last attempt returns or raises")
+
+    async def send_once(self, call: Call[Any]) -> Any:
+        """As `SyncTransport.send_once`."""
+        return await self._attempt(call, request_of(call))
 
     async def iterate(self, call: Call[Any]) -> AsyncIterator[Any]:
         """Yield the items of all pages."""
@@ -118,31 +130,40 @@ class AsyncTransport:
             page = await self.send(call.after(page.next_cursor))
 
     @asynccontextmanager
-    async def events(self, query: Query, last_event_id: str) -> AsyncIterator[AsyncIterator[ServerSentEvent]]:
-        """Open the event stream; a break of the connection is an `Unreachable`."""
+    async def events(self, query: Query, last_event_id: int) -> AsyncIterator[AsyncIterator[ServerSentEvent]]:
+        """Open the event stream; a broken connection is an `Unreachable`."""
         try:
             async with self._http.stream("GET", f"{BASE}/events", **_stream_parts(query, last_event_id)) as response:
                 if response.is_error:
                     await response.aread()
                     raise refusal(response)
-                yield self._parse(response)
-        except httpx2.TransportError as error:
-            raise unreachable(self.address.url, error) from error
+                async with aclosing(_parse(response)) as events:
+                    yield events
+        except httpx2.RequestError as error:
+            raise failure(self.address.url, error) from error
 
-    async def _parse(self, response: httpx2.Response) -> AsyncIterator[ServerSentEvent]:
-        parser = EventParser()
-        async for line in response.aiter_lines():
-            for event in parser.feed(line):
-                yield event
-
-    async def _send_once(self, call: Call[Any], request: dict[str, Any]) -> Any:
+    async def _attempt(self, call: Call[Any], request: dict[str, Any]) -> Any:
+        if call.upload is not None:
+            request = {**request, "content": _chunks(call.upload)}
         try:
             response = await self._http.request(**request)
-        except httpx2.TransportError as error:
-            raise unreachable(self.address.url, error) from error
+        except httpx2.RequestError as error:
+            raise failure(self.address.url, error) from error
         return read_answer(call, response)
 
 
-def _stream_parts(query: Query, last_event_id: str) -> dict[str, Any]:
-    headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_event_id} if last_event_id else {})
+async def _parse(response: httpx2.Response) -> AsyncGenerator[ServerSentEvent, None]:
+    parser = EventParser()
+    async for line in response.aiter_lines():
+        for event in parser.feed(line):
+            yield event
+
+
+async def _chunks(file: BinaryIO) -> AsyncIterator[bytes]:
+    while chunk := await asyncio.to_thread(file.read, _CHUNK):
+        yield chunk
+
+
+def _stream_parts(query: Query, last_event_id: int) -> dict[str, Any]:
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": str(last_event_id)}
     return {"params": query, "headers": headers, "timeout": STREAM_TIMEOUT}

@@ -3,11 +3,12 @@
 import http.client
 import json
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from nodesmith.stack.errors import StackError
 from nodesmith.stack.home import Connection
 
+_NODES = "/api/v1/nodes"
 _TIMEOUT = 5.0
 _OK = 200
 _REDIRECT = 300
@@ -27,7 +28,12 @@ class LocalApi:
         return status == _OK
 
     def nodes(self) -> list[dict[str, Any]]:
-        nodes: list[dict[str, Any]] = self._call("GET", "/api/nodes")
+        """All nodes, of all pages."""
+        page = self._call("GET", _NODES)
+        nodes: list[dict[str, Any]] = page["items"]
+        while page["next_cursor"]:
+            page = self._call("GET", f"{_NODES}?{urlencode({'cursor': page['next_cursor']})}")
+            nodes += page["items"]
         return nodes
 
     def hold(self) -> dict[str, Any]:
@@ -35,7 +41,7 @@ class LocalApi:
         return hold
 
     def approve(self, node_id: str) -> None:
-        self._call("POST", f"/api/nodes/{quote(node_id, safe='')}/approve")
+        self._call("POST", f"{_NODES}/{quote(node_id, safe='')}/approve")
 
     def sign_in_link(self) -> dict[str, Any]:
         link: dict[str, Any] = self._call("POST", "/api/v1/sign-in-links")
@@ -60,7 +66,7 @@ class LocalApi:
             return response.status, json.loads(response.read() or b"null")
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise StackError(
-                f"The API at {self._connection.url} does not body ({error}).",
+                f"The API at {self._connection.url} does not answer ({error}).",
                 remedy="Look into logs/api.log of the home.",
             ) from error
         finally:

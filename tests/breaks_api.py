@@ -77,7 +77,7 @@ API = (
         lambda original, header: None,
         tests=(
             "test_agent_honours_retry_after_of_the_control_plane",
-            "test_follow_waits_for_retry_after",
+            "test_watch_waits_for_retry_after",
         ),
     ),
     Break(

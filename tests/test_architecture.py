@@ -60,9 +60,13 @@ def test_a_folder_is_not_importable_by_its_own_name_outside_of_the_clone(tmp_pat
         assert b"ModuleNotFoundError" in done.stderr, name
 
 
+RE_EXPORTS = {ROOT / "client" / "__init__.py"}
+"""The client is a library for other programs: `nodesmith.client` is its public name, wherever its modules are."""
+
+
 def test_every_package_marker_is_empty() -> None:
-    written = [path for path in sources() if path.name == "__init__.py" and path.read_text()]
-    assert not written
+    written = {path for path in sources() if path.name == "__init__.py" and path.read_text()}
+    assert written == RE_EXPORTS
 
 
 def test_no_folder_has_a_catch_all_name() -> None:
@@ -123,6 +127,28 @@ def test_agent_imports_nothing_of_the_control_plane(module: str) -> None:
     assert loaded.stdout.strip() == "set()"
 
 
+def test_client_imports_nothing_of_the_control_plane() -> None:
+    """It is a library for other programs, which start without the drivers of our servers."""
+    foreign = "{'temporalio', 'sqlalchemy', 'psycopg', 'fastapi', 'nats', 'typer'}"
+    script = f"import sys, nodesmith.client; print({foreign} & set(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert loaded.stdout.strip() == "set()"
+
+
+def test_the_command_line_sends_no_requests_by_hand() -> None:
+    """It uses `nodesmith.client`; the demo also asks the Temporal Web UI, which is not our API."""
+    senders = {"httpx2", "urllib.request", "http.client", "requests"}
+    modules = {path.name for path in sources() if top_folder(path) == "cli" and senders & _modules(path)}
+    assert modules == {"tour.py"}
+
+
+def _modules(path: Path) -> set[str]:
+    """Return the modules that a module imports, by their full names."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return plain | {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+
+
 PRINTS = {"print", "typer.echo", "typer.secho", "click.echo", "Console", "sys.stdout.write", "sys.stderr.write"}
 
 
@@ -172,6 +198,8 @@ def test_the_sources_keep_the_import_contracts(copy_of_the_sources: Path) -> Non
         ("agent", "import nodesmith.control.graph", "The agent is another machine"),
         ("services", "import nats", "Orchestration, effects and use cases know no driver"),
         ("workflows", "import sqlalchemy", "Orchestration, effects and use cases know no driver"),
+        ("client", "import nodesmith.stack.home", "Imports go down only"),
+        ("client", "import nats", "The client needs nothing of the control plane"),
         ("agent", "import temporalio.client", "The agent is another machine"),
         ("agent", "import nodesmith.contracts.temporal.operations", "The agent is another machine"),
         ("cli", "import nodesmith.store.database", "The command line is a client"),

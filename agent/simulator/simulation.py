@@ -135,7 +135,7 @@ class _Simulation:
 
     async def _approve(self, node_id: str) -> None:
         headers = {"Authorization": f"Bearer {self._options.admin_token}"}
-        response = await self._http.post(f"/api/nodes/{node_id}/approve", headers=headers)
+        response = await self._http.post(f"/api/v1/nodes/{node_id}/approve", headers=headers)
         response.raise_for_status()
 
     async def _announce_linked(self) -> None:

@@ -2,16 +2,16 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from nodesmith.cli.client import ApiClient, read
 from nodesmith.cli.commands.tokens import seconds
 from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.output.render import Column, local_time, show_list
-from nodesmith.contracts.http.access import AuditEntry, AuditPage
+from nodesmith.contracts.http.access import AuditEntry
 from nodesmith.domain.audit_change import ChangeState
 
 _PAGE = 1000
@@ -42,24 +42,11 @@ def audit(
     link: Link,
 ) -> None:
     """Show who changed what, when and why, newest first. Entries are kept for 400 days."""
-    began = (datetime.now(UTC) - timedelta(seconds=seconds(since) or 0)).isoformat() if since else None
-    filters = {"actor": actor, "target": target, "action": action, "since": began}
+    began = datetime.now(UTC) - timedelta(seconds=seconds(since) or 0) if since else None
     with link.api() as api:
-        entries = _collect(api, filters, limit)
+        found = api.audit.each(actor=actor, target=target, action=action, since=began, limit=min(limit, _PAGE))
+        entries = list(islice(found, limit))
     show_list(entries, COLUMNS, as_json=link.as_json, empty_message="No changes were recorded.")
-
-
-def _collect(api: ApiClient, filters: dict[str, str | None], limit: int) -> list[AuditEntry]:
-    entries: list[AuditEntry] = []
-    cursor: int | None = None
-    while len(entries) < limit:
-        size = min(limit - len(entries), _PAGE)
-        page = read(AuditPage, api.get("/api/v1/audit", **filters, limit=size, before_id=cursor))
-        entries += page.entries
-        cursor = page.next
-        if cursor is None:
-            break
-    return entries
 
 
 def change(entry: AuditEntry) -> str:

@@ -4,15 +4,15 @@ from typing import Annotated, Any
 
 import typer
 
-from nodesmith.cli.client import ApiClient, read, segment
 from nodesmith.cli.commands.batches import announce, show_plan
-from nodesmith.cli.option_groups import Link, Targets, grouped
+from nodesmith.cli.option_groups import Link, Targets, given, grouped
 from nodesmith.cli.output.render import print_json, print_json_line
 from nodesmith.cli.output.terminal import print_line
 from nodesmith.cli.output.watch import watch
 from nodesmith.cli.output.watch_batch import watch_batch
-from nodesmith.contracts.http.batches import BatchAccepted, BatchPlan, BatchRequest
-from nodesmith.contracts.http.operations import InstallRequest, JobAccepted
+from nodesmith.client import Client
+from nodesmith.contracts.http.batches import BatchRequest
+from nodesmith.contracts.http.operations import InstallRequest, OperationAccepted, OperationBody
 from nodesmith.contracts.nats.messages import UpgradePolicy
 from nodesmith.domain.kinds import Kind
 
@@ -62,7 +62,7 @@ def upgrade(
 
     The old version serves until the new one is in place. Exit codes as for `install`.
     """
-    policy = UpgradePolicy.OVERLAP if overlap else UpgradePolicy.RESTART
+    policy = UpgradePolicy.OVERLAP if overlap else None
     _request_change(link, targets, Kind.UPGRADE, name, version=version, upgrade_policy=policy)
 
 
@@ -78,58 +78,55 @@ def remove(name: Name, targets: Targets, link: Link) -> None:
 
 def _request_change(link: Link, targets: Targets, kind: Kind, backend: str, **what: Any) -> None:
     """Send the request without local validation: the API reports errors in the same words to every client."""
-    request = BatchRequest.model_construct(kind=kind, backend=backend, **targets.request_fields(), **what)
+    request = BatchRequest.model_construct(kind=kind, backend=backend, **targets.request_fields(), **given(**what))
     with link.api() as api:
-        _send(api, request, wait=targets.wait, as_json=link.as_json)
+        if targets.dry_run:
+            plan = api.batches.plan(request)
+            return print_json(plan) if link.as_json else show_plan(plan)
+        return _send(api, request, wait=targets.wait, as_json=link.as_json)
 
 
-def _send(api: ApiClient, request: BatchRequest, *, wait: bool, as_json: bool) -> None:
-    if request.dry_run:
-        plan = read(BatchPlan, api.post("/api/v1/batches", request))
-        return print_json(plan) if as_json else show_plan(plan)
+def _send(api: Client, request: BatchRequest, *, wait: bool, as_json: bool) -> None:
     if len(request.nodes) == 1:
         return _send_single(api, request, wait=wait, as_json=as_json)
-    accepted = read(BatchAccepted, api.post_once("/api/v1/batches", request))
+    accepted = api.batches.create(request)
     if wait:
         announce(accepted, as_json=as_json, is_watched=True)
-        raise typer.Exit(watch_batch(api, accepted.batch_id, as_json=as_json, retry_first_request=True))
+        raise typer.Exit(watch_batch(api, accepted.batch_id, as_json=as_json, is_known_to_exist=True))
     return announce(accepted, as_json=as_json)
 
 
-def _send_single(api: ApiClient, request: BatchRequest, *, wait: bool, as_json: bool) -> None:
+def _send_single(api: Client, request: BatchRequest, *, wait: bool, as_json: bool) -> None:
     """Start one operation for a single node, so that its own progress can be watched."""
-    body = InstallRequest.model_construct(
-        **{name: getattr(request, name) for name in InstallRequest.model_fields if name in request.model_fields_set}
-    )
-    path = f"/api/nodes/{segment(request.nodes[0])}/backends/{request.kind}"
-    accepted = read(JobAccepted, api.post_once(path, body))
+    fields = {name: getattr(request, name) for name in InstallRequest.model_fields if name in request.model_fields_set}
+    accepted = api.operations.create(OperationBody.model_construct(kind=request.kind, node=request.nodes[0], **fields))
     if wait:
         raise typer.Exit(_watch(api, accepted, as_json=as_json))
     return print_json(accepted) if as_json else print_line(announcement(accepted))
 
 
-def _watch(api: ApiClient, accepted: JobAccepted, *, as_json: bool) -> int:
+def _watch(api: Client, accepted: OperationAccepted, *, as_json: bool) -> int:
     if as_json:
         print_json_line({"type": "accepted", **accepted.model_dump(mode="json")})
     else:
-        print_line(f"operation {accepted.jobID}{_acceptance_note(accepted)}")
-    return watch(api, accepted.jobID, as_json=as_json, retry_first_request=True)
+        print_line(f"operation {accepted.op_id}{_acceptance_note(accepted)}")
+    return watch(api, accepted.op_id, as_json=as_json, is_known_to_exist=True)
 
 
-def _acceptance_note(accepted: JobAccepted) -> str:
+def _acceptance_note(accepted: OperationAccepted) -> str:
     if accepted.repeated:
         return " (this request was accepted before)"
     return f" (already running{_ignored_limits(accepted)})" if accepted.joined else ""
 
 
-def _ignored_limits(accepted: JobAccepted) -> str:
+def _ignored_limits(accepted: OperationAccepted) -> str:
     """Name the limits of this command line that do not apply to the operation that it joined."""
     options = ", ".join(f"--{name.removesuffix('_s').replace('_', '-')}" for name in accepted.limits_not_applied)
     return f"; it keeps its own limits, so {options} does not apply" if options else ""
 
 
-def announcement(accepted: JobAccepted) -> str:
+def announcement(accepted: OperationAccepted) -> str:
     status = f"The same operation is already running{_ignored_limits(accepted)}" if accepted.joined else "Accepted"
     if accepted.repeated:
         status = "This request was accepted before"
-    return f"{status}: {accepted.jobID}\n  watch it:  nodesmith ops watch {accepted.jobID}"
+    return f"{status}: {accepted.op_id}\n  watch it:  nodesmith ops watch {accepted.op_id}"

@@ -5,17 +5,17 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from nodesmith.cli.client import read
 from nodesmith.cli.commands import backend_changes, logs
 from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.output.render import Column, make_console, print_json, show, size, table
 from nodesmith.cli.output.terminal import print_line
-from nodesmith.contracts.http.galleries import CatalogueEntry, CataloguePage
+from nodesmith.client import Client
+from nodesmith.contracts.http.backends import BackendPage, BackendView
 
 _MAX_LISTED = 20
 
-COLUMNS: list[Column[CatalogueEntry]] = [
+COLUMNS: list[Column[BackendView]] = [
     Column("NAME", lambda entry: escape(entry.name)),
     Column("VERSION", lambda entry: escape(entry.version)),
     Column("SIZE", lambda entry: size(entry.size), right=True),
@@ -46,14 +46,23 @@ def list_backends(
 ) -> None:
     """List the backends of all galleries, newest version first, and the unusable entries with the reason."""
     with link.api() as api:
-        page = read(CataloguePage, api.get("/api/backends", term=search, tag=tag, gallery=gallery))
+        page = _whole_list(api, search=search or "", tag=tag or "", gallery=gallery or "")
     if link.as_json:
-        return print_json(page.backends)
+        return print_json(page.items)
     console = make_console()
     narrowed = search or tag or gallery
     empty_message = "No backend matches." if narrowed else "The galleries are empty."
-    show(console, table(page.backends, COLUMNS, console.width) if page.backends else empty_message)
+    show(console, table(page.items, COLUMNS, console.width) if page.items else empty_message)
     return _print_unusable(page)
+
+
+def _whole_list(api: Client, *, search: str, tag: str, gallery: str) -> BackendPage:
+    """Return the first page with the items of all pages."""
+    first = api.backends.list(text=search, tag=tag, gallery=gallery)
+    if first.next_cursor is None:
+        return first
+    rest = api.backends.each(text=search, tag=tag, gallery=gallery, cursor=first.next_cursor)
+    return first.model_copy(update={"items": [*first.items, *rest]})
 
 
 def show_backend(
@@ -64,8 +73,7 @@ def show_backend(
     """Show all versions of a backend: the source of each, and how an install of it is verified."""
     gallery, _, bare = name.rpartition("@")
     with link.api() as api:
-        page = read(CataloguePage, api.get("/api/backends", gallery=gallery or None))
-    found = [entry for entry in page.backends if entry.name.casefold() == bare.casefold()]
+        found = [entry for entry in api.backends.each(gallery=gallery) if entry.name.casefold() == bare.casefold()]
     if not found:
         raise CommandFailed(
             f"No gallery has the backend {name}.", "`nodesmith backends ls` lists them.", code="unknown_backend"
@@ -75,7 +83,7 @@ def show_backend(
     return print_line("\n\n".join(_describe(entry) for entry in found))
 
 
-def _describe(entry: CatalogueEntry) -> str:
+def _describe(entry: BackendView) -> str:
     lines = {
         "backend": f"{entry.id} {entry.version}".rstrip(),
         "": entry.description.strip() or _hardware(entry),
@@ -87,7 +95,7 @@ def _describe(entry: CatalogueEntry) -> str:
     return "\n".join(f"{title:<10}{text}" for title, text in lines.items() if text)
 
 
-def _print_unusable(page: CataloguePage) -> None:
+def _print_unusable(page: BackendPage) -> None:
     for bad in page.unusable[:_MAX_LISTED]:
         print_line(f"cannot be used: {bad.gallery}@{bad.name}: {bad.reason}", err=True)
     if len(page.unusable) > _MAX_LISTED:
@@ -95,6 +103,6 @@ def _print_unusable(page: CataloguePage) -> None:
         print_line(f"cannot be used: {more} more (`nodesmith galleries ls` counts them)", err=True)
 
 
-def _hardware(entry: CatalogueEntry) -> str:
+def _hardware(entry: BackendView) -> str:
     """Return the hardware of a meta backend, which has no build itself but names one per kind of hardware."""
-    return f"for {', '.join(sorted(entry.capabilities))}" if entry.isMeta else ""
+    return f"for {', '.join(sorted(entry.capabilities))}" if entry.is_meta else ""

@@ -6,8 +6,7 @@ import typer
 from rich.console import Group
 from rich.markup import escape
 
-from nodesmith.cli.client import ApiClient, read, segment
-from nodesmith.cli.option_groups import Link, grouped
+from nodesmith.cli.option_groups import Link, given, grouped
 from nodesmith.cli.options import Reason
 from nodesmith.cli.output.render import (
     Column,
@@ -24,7 +23,7 @@ from nodesmith.cli.output.render import (
 )
 from nodesmith.cli.output.render import show as display
 from nodesmith.cli.output.terminal import print_line
-from nodesmith.cli.output.watch_batch import MEMBERS, fetch_batch, watch_batch
+from nodesmith.cli.output.watch_batch import MEMBERS, watch_batch
 from nodesmith.contracts.http.batches import (
     BatchAccepted,
     BatchDetail,
@@ -34,7 +33,6 @@ from nodesmith.contracts.http.batches import (
     PlannedMember,
     RetrySelect,
 )
-from nodesmith.contracts.http.shared import Message, ReasonBody
 
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="Id of the batch.", show_default=False)]
 
@@ -80,7 +78,7 @@ def list_batches(
 ) -> None:
     """List batches, newest first."""
     with link.api() as api:
-        batches = [read(BatchView, entry) for entry in api.get("/api/v1/batches", open=open_only, limit=limit)]
+        batches = api.batches.list(open_only=open_only, limit=limit).items
     show_list(
         batches,
         COLUMNS,
@@ -92,7 +90,7 @@ def list_batches(
 def show(batch_id: BatchId, *, link: Link) -> None:
     """Show one batch with all its nodes."""
     with link.api() as api:
-        batch = fetch_batch(api, batch_id)
+        batch = api.batches.get(batch_id)
     if link.as_json:
         return print_json(batch)
     console = make_console()
@@ -142,25 +140,25 @@ def watch(batch_id: BatchId, *, link: Link) -> None:
         raise typer.Exit(watch_batch(api, batch_id, as_json=link.as_json))
 
 
-def pause(batch_id: BatchId, *, reason: Reason = None, link: Link) -> None:
+def pause(batch_id: BatchId, *, reason: Reason = "", link: Link) -> None:
     """Pause a batch: it starts no more operations; running ones continue."""
     with link.api() as api:
-        answer = _post_action(api, batch_id, "pause", reason)
-    _print_result(answer, f"Batch {batch_id} is paused; running operations continue.", as_json=link.as_json)
+        batch = api.batches.pause(batch_id, reason=reason)
+    _print_result(batch, f"Batch {batch_id} is paused; running operations continue.", as_json=link.as_json)
 
 
-def resume(batch_id: BatchId, *, reason: Reason = None, link: Link) -> None:
+def resume(batch_id: BatchId, *, reason: Reason = "", link: Link) -> None:
     """Resume a paused batch."""
     with link.api() as api:
-        answer = _post_action(api, batch_id, "resume", reason)
-    _print_result(answer, f"Batch {batch_id} is resumed.", as_json=link.as_json)
+        batch = api.batches.resume(batch_id, reason=reason)
+    _print_result(batch, f"Batch {batch_id} is resumed.", as_json=link.as_json)
 
 
-def cancel(batch_id: BatchId, *, reason: Reason = None, link: Link) -> None:
+def cancel(batch_id: BatchId, *, reason: Reason = "", link: Link) -> None:
     """Cancel a batch and the operations that it started; those that it only joined continue."""
     with link.api() as api:
-        answer = _post_action(api, batch_id, "cancel", reason)
-    _print_result(answer, f"Cancel accepted.\n  follow it:  nodesmith batches watch {batch_id}", as_json=link.as_json)
+        batch = api.batches.cancel(batch_id, reason=reason)
+    _print_result(batch, f"Cancel accepted.\n  follow it:  nodesmith batches watch {batch_id}", as_json=link.as_json)
 
 
 def retry(
@@ -172,7 +170,7 @@ def retry(
         bool, typer.Option("--all-unfinished", help="All nodes where it did not succeed.")
     ] = False,
     wait: Annotated[bool, typer.Option("--watch", help="Wait until it ends; Ctrl-C leaves it running.")] = False,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Retry as a new batch on nodes where it did not succeed, with the same version, digest and limits.
@@ -181,27 +179,21 @@ def retry(
     """
     select = _selected(failed=failed, cancelled=cancelled, all_unfinished=all_unfinished)
     with link.api() as api:
-        body = BatchRetry.model_construct(reason=reason or "", select=select)
-        accepted = read(BatchAccepted, api.post_once(f"/api/v1/batches/{segment(batch_id)}/retry", body))
+        accepted = api.batches.retry(batch_id, BatchRetry.model_construct(**given(reason=reason, select=select)))
         announce(accepted, as_json=link.as_json, is_watched=wait)
         if wait:
-            raise typer.Exit(watch_batch(api, accepted.batch_id, as_json=link.as_json, retry_first_request=True))
+            raise typer.Exit(watch_batch(api, accepted.batch_id, as_json=link.as_json, is_known_to_exist=True))
 
 
-def _selected(**options: bool) -> RetrySelect:
+def _selected(**options: bool) -> RetrySelect | None:
     chosen = [RetrySelect(option) for option, is_set in options.items() if is_set]
     if len(chosen) > 1:
         raise typer.BadParameter("Give only one of --failed, --cancelled and --all-unfinished.")
-    return chosen[0] if chosen else RetrySelect.FAILED
+    return chosen[0] if chosen else None
 
 
-def _post_action(api: ApiClient, batch_id: str, action: str, reason: str | None) -> object:
-    return api.post(f"/api/v1/batches/{segment(batch_id)}/{action}", ReasonBody(reason=reason or ""))
-
-
-def _print_result(answer: object, sentence: str, *, as_json: bool) -> None:
-    message = read(Message, answer)
-    print_json(message) if as_json else print_line(sentence)
+def _print_result(batch: BatchView, sentence: str, *, as_json: bool) -> None:
+    print_json(batch) if as_json else print_line(sentence)
 
 
 def announce(accepted: BatchAccepted, *, as_json: bool, is_watched: bool = False) -> None:

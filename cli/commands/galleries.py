@@ -5,9 +5,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from nodesmith.cli.client import read, segment
 from nodesmith.cli.commands import gallery_signing
-from nodesmith.cli.option_groups import Link, grouped
+from nodesmith.cli.option_groups import Link, given, grouped
 from nodesmith.cli.options import Reason
 from nodesmith.cli.output.render import Column, ago, local_time, print_json, show_list
 from nodesmith.cli.output.terminal import print_line
@@ -48,7 +47,7 @@ def register(app: typer.Typer) -> None:
 def list_galleries(*, link: Link) -> None:
     """List the galleries in order of precedence, with the result of the last refresh."""
     with link.api() as api:
-        views = [read(GalleryView, entry) for entry in api.get("/api/v1/galleries")]
+        views = api.galleries.list().items
     show_list(views, COLUMNS, as_json=link.as_json)
 
 
@@ -64,23 +63,23 @@ def add(
     policy: Annotated[
         GalleryPolicy, typer.Option(help="none: allow archives without a sha256; `galleries trust` sets `signed`.")
     ] = GalleryPolicy.DIGEST,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Add a gallery in LocalAI's format. It is refused if it lists no usable backend."""
-    request = GalleryRequest.model_construct(name=name, url=address, mirrors=mirror or [], policy=policy)
+    request = GalleryRequest.model_construct(name=name, url=address, policy=policy, **given(mirrors=mirror))
     with link.api() as api:
-        view = read(GalleryView, api.post("/api/v1/galleries", request, reason=reason))
+        view = api.galleries.create(request, reason=reason)
     if link.as_json:
         return print_json(view)
     unusable = f", {view.unusable} of them cannot be used" if view.unusable else ""
     return print_line(f"Added {view.name}: {view.entries + view.unusable} backends{unusable}.")
 
 
-def remove(name: GalleryName, *, reason: Reason = None, link: Link) -> None:
+def remove(name: GalleryName, *, reason: Reason = "", link: Link) -> None:
     """Remove a gallery. Backends that were installed from it stay on the nodes."""
     with link.api() as api:
-        answer = api.delete(f"/api/v1/galleries/{segment(name)}", reason=reason)
+        answer = api.galleries.delete(name, reason=reason)
     print_json(answer) if link.as_json else print_line(f"Removed {name}.")
 
 
@@ -91,7 +90,5 @@ def refresh(
 ) -> None:
     """Refresh a gallery now. If that fails, its last good copy stays in use and the error is shown."""
     with link.api() as api:
-        path = f"/api/v1/galleries/{segment(name)}/refresh" if name else "/api/v1/galleries/refresh"
-        answer = api.post(path)
-    entries = answer if isinstance(answer, list) else [answer]
-    show_list([read(GalleryView, entry) for entry in entries], COLUMNS, as_json=link.as_json)
+        views = [api.galleries.refresh(name)] if name else api.galleries.refresh_all().items
+    show_list(views, COLUMNS, as_json=link.as_json)

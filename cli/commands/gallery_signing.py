@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nodesmith.cli.client import read, segment
 from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.options import Json, Reason
 from nodesmith.cli.output.render import local_time, print_json
 from nodesmith.cli.output.terminal import print_line
-from nodesmith.contracts.http.galleries import GalleryView, TrustRequest
+from nodesmith.contracts.http.galleries import TrustRequest
 from nodesmith.domain.trust import GalleryPolicy
 from nodesmith.gallery.keys import BadKey
 from nodesmith.gallery.minisign import SecretKey, read_secret
@@ -111,7 +110,7 @@ def trust(
         Path | None,
         typer.Option(metavar="FILE", help="TUF root of a signed index (metadata/1.root.json).", show_default=False),
     ] = None,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Replace the signature policy of a gallery. It stays unchanged if the gallery does not satisfy the new one."""
@@ -119,7 +118,7 @@ def trust(
         policy=policy, keys=[_text(path) for path in key or []], threshold=threshold, root=_text(root) if root else ""
     )
     with link.api() as api:
-        view = read(GalleryView, api.put(f"/api/v1/galleries/{segment(name)}/trust", body, reason=reason))
+        view = api.galleries.set_trust(name, body, reason=reason)
     if link.as_json:
         return print_json(view)
     version = f", index version {view.index_version}" if view.signed_index else ""

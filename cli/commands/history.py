@@ -1,13 +1,13 @@
 """`nodesmith ops history|pending`: lists ended operations, and summarizes open ones."""
 
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Annotated
 
 import typer
 from rich.console import Group
 from rich.markup import escape
 
-from nodesmith.cli.client import ApiClient, read
 from nodesmith.cli.commands.tokens import seconds
 from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.output.render import (
@@ -22,7 +22,7 @@ from nodesmith.cli.output.render import (
     table,
 )
 from nodesmith.cli.output.render import show as display
-from nodesmith.contracts.http.operations import HistoryPage, OperationView, PendingView, PendingWork
+from nodesmith.contracts.http.operations import OperationScope, OperationView, PendingWork
 
 _PAGE = 1000
 
@@ -71,30 +71,25 @@ def history(
     link: Link,
 ) -> None:
     """Show ended operations, newest first. They are kept for 90 days."""
-    began = (datetime.now(UTC) - timedelta(seconds=seconds(since) or 0)).isoformat() if since else None
-    filters = {"node": node, "backend": backend, "state": state, "batch": batch, "since": began}
+    began = datetime.now(UTC) - timedelta(seconds=seconds(since) or 0) if since else None
     with link.api() as api:
-        operations = _collect(api, filters, limit)
+        found = api.operations.each(
+            scope=OperationScope.ENDED,
+            node=node,
+            backend=backend,
+            state=state,
+            batch=batch,
+            since=began,
+            limit=min(limit, _PAGE),
+        )
+        operations = list(islice(found, limit))
     show_list(operations, ENDED, as_json=link.as_json, empty_message="No operation has ended yet.")
-
-
-def _collect(api: ApiClient, filters: dict[str, str | None], limit: int) -> list[OperationView]:
-    found: list[OperationView] = []
-    cursor: str | None = None
-    while len(found) < limit:
-        size = min(limit - len(found), _PAGE)
-        page = read(HistoryPage, api.get("/api/operations/history", **filters, limit=size, cursor=cursor))
-        found += [read(OperationView, entry) for entry in page.operations]
-        cursor = page.next
-        if cursor is None:
-            break
-    return found
 
 
 def pending(*, link: Link) -> None:
     """Show open operations per node and per backend, and what they wait for."""
     with link.api() as api:
-        view = read(PendingView, api.get("/api/operations/pending"))
+        view = api.operations.pending()
     if link.as_json:
         return print_json(view)
     console = make_console()

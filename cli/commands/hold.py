@@ -4,13 +4,11 @@ from typing import Annotated
 
 import typer
 
-from nodesmith.cli.client import read
 from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.options import Reason
 from nodesmith.cli.output.render import hold_sentence, print_json
 from nodesmith.cli.output.terminal import print_line
-from nodesmith.contracts.http.operations import HoldBody, HoldView
-from nodesmith.contracts.http.shared import ReasonBody
+from nodesmith.contracts.http.operations import HoldView
 
 
 def register(app: typer.Typer) -> None:
@@ -30,16 +28,15 @@ def hold(
     Operations that run on a node continue. The hold applies to every replica and survives restarts.
     """
     with link.api() as api:
-        body = HoldBody.model_construct(reason=reason or "")
-        answer = api.get("/api/v1/hold") if reason is None else api.post("/api/v1/hold", body)
-    _print_result(read(HoldView, answer), as_json=link.as_json)
+        view = api.hold.get() if reason is None else api.hold.set(reason)
+    _print_result(view, as_json=link.as_json)
 
 
-def release(*, reason: Reason = None, link: Link) -> None:
+def release(*, reason: Reason = "", link: Link) -> None:
     """Release the hold: dispatch the held operations."""
     with link.api() as api:
-        answer = api.post("/api/v1/release", ReasonBody(reason=reason or ""))
-    _print_result(read(HoldView, answer), as_json=link.as_json)
+        view = api.hold.release(reason=reason)
+    _print_result(view, as_json=link.as_json)
 
 
 def _print_result(view: HoldView, *, as_json: bool) -> None:

@@ -5,14 +5,13 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from nodesmith.cli.client import read, segment
 from nodesmith.cli.commands.tokens import seconds
 from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.options import Reason
 from nodesmith.cli.output.render import Column, local_time, print_json, show_list
 from nodesmith.cli.output.terminal import print_line
-from nodesmith.contracts.http.access import InviteCreated, InviteRequest, InviteView
+from nodesmith.contracts.http.access import InviteRequest, InviteView
 
 COLUMNS: list[Column[InviteView]] = [
     Column("ID", lambda invite: invite.id),
@@ -38,7 +37,7 @@ def invite(
     label: Annotated[
         list[str] | None, typer.Option("--label", metavar="K=V", help="Label of these nodes; may be repeated.")
     ] = None,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Print the command that lets another machine join. It contains a secret and is shown only once."""
@@ -46,7 +45,7 @@ def invite(
         approve=approve, ttl_s=seconds(ttl) or 0, uses=uses, labels=dict(map(_parse_label, label or []))
     )
     with link.api() as api:
-        made = read(InviteCreated, api.post("/api/v1/invites", request, reason=reason))
+        made = api.invites.create(request, reason=reason)
     if link.as_json:
         return print_json(made)
     what = "is approved at once" if approve else "waits for `nodesmith nodes approve`"
@@ -61,7 +60,7 @@ def invite(
 def invites(*, link: Link) -> None:
     """List the invites, newest first."""
     with link.api() as api:
-        found = [read(InviteView, entry) for entry in api.get("/api/v1/invites")]
+        found = api.invites.list().items
     show_list(
         found,
         COLUMNS,
@@ -73,12 +72,12 @@ def invites(*, link: Link) -> None:
 def uninvite(
     invite_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the invite.", show_default=False)],
     *,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Revoke an invite; nodes that joined with it stay."""
     with link.api() as api:
-        revoked = read(InviteView, api.delete(f"/api/v1/invites/{segment(invite_id)}", reason=reason))
+        revoked = api.invites.delete(invite_id, reason=reason)
     if link.as_json:
         return print_json(revoked)
     return print_line(f"Invite {revoked.id} is revoked; {revoked.used} joined with it.")

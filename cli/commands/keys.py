@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from nodesmith.cli.client import read
 from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.options import Json, Reason
@@ -44,7 +43,7 @@ def list_keys(*, folder: Folder = None, link: Link) -> None:
     if folder is not None:
         return _show(Keyring.opened(folder).view(), as_json=link.as_json)
     with link.api() as api:
-        return _show(read(KeysView, api.get("/api/v1/keys")), as_json=link.as_json)
+        return _show(api.keys.list(), as_json=link.as_json)
 
 
 def rotate(
@@ -56,7 +55,7 @@ def rotate(
         bool, typer.Option("--root", help="Replace the root key too; nodes accept it automatically.")
     ] = False,
     folder: Folder = None,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Sign orders with a new key from now on. The old key stays valid for 48 hours, unless it is revoked.
@@ -69,8 +68,8 @@ def rotate(
         keyring.rotate(revoke=revoke, root=root)
         return _show(keyring.view(), as_json=link.as_json)
     with link.api() as api:
-        rotated = api.post("/api/v1/keys/rotate", RotateKeys(revoke=revoke, root=root), reason=reason)
-    return _show(read(KeysView, rotated), as_json=link.as_json)
+        rotated = api.keys.rotate(RotateKeys(revoke=revoke, root=root), reason=reason)
+    return _show(rotated, as_json=link.as_json)
 
 
 def init(

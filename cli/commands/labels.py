@@ -5,13 +5,13 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from nodesmith.cli.client import ApiClient, read, segment
 from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.options import NodeName, Reason
 from nodesmith.cli.output.render import Column, ago, facts, local_time, make_console, print_json, table
 from nodesmith.cli.output.render import show as display
 from nodesmith.cli.output.terminal import print_line
+from nodesmith.client import Client
 from nodesmith.contracts.http.inventory import NodeInventory
 from nodesmith.contracts.nats.messages import Installed
 
@@ -42,13 +42,13 @@ def label(
     node: NodeName,
     changes: Changes = None,
     *,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Set (KEY=VALUE) and remove (KEY-) labels of a node, and show the result."""
     added, removed = _parse_changes(changes or [])
     with link.api() as api:
-        labels = _apply_changes(api, f"/api/nodes/{segment(node)}/labels", added, removed, reason)
+        labels = _apply_changes(api, node, added, removed, reason)
     if link.as_json:
         return print_json(labels)
     return display(make_console(), facts([(escape(key), escape(value) or "-") for key, value in labels.items()]))
@@ -69,15 +69,12 @@ def _parse_changes(changes: list[str]) -> tuple[dict[str, str], list[str]]:
     return added, removed
 
 
-def _apply_changes(
-    api: ApiClient, path: str, added: dict[str, str], removed: list[str], reason: str | None
-) -> dict[str, str]:
+def _apply_changes(api: Client, node: str, added: dict[str, str], removed: list[str], reason: str) -> dict[str, str]:
     if added:
-        api.patch(path, added, reason=reason)
+        api.nodes.update_labels(node, added, reason=reason)
     for key in removed:
-        api.delete(f"{path}/{segment(key)}", reason=reason)
-    labels: dict[str, str] = api.get(path)
-    return labels
+        api.nodes.delete_label(node, key, reason=reason)
+    return api.nodes.labels(node)
 
 
 def inventory(
@@ -87,9 +84,8 @@ def inventory(
     link: Link,
 ) -> None:
     """Show the backends of a node, as it last reported them."""
-    path = f"/api/nodes/{segment(node)}/inventory"
     with link.api() as api:
-        report = read(NodeInventory, api.post(f"{path}/refresh") if refresh else api.get(path))
+        report = api.nodes.refresh_inventory(node) if refresh else api.nodes.inventory(node)
     if link.as_json:
         return print_json(report)
     console = make_console()

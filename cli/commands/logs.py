@@ -1,21 +1,17 @@
 """`nodesmith backends logs|stop`: prints a backend's output on a node, and stops its processes."""
 
-import time
-from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
 
-from nodesmith.cli.client import ApiClient, read, segment
-from nodesmith.cli.errors import INTERRUPTED, CommandFailed
-from nodesmith.cli.follow import LinkLost, back_off
-from nodesmith.cli.option_groups import Link, grouped
+from nodesmith.cli.errors import INTERRUPTED
+from nodesmith.cli.option_groups import Link, given, grouped
 from nodesmith.cli.options import OnNode, Reason
 from nodesmith.cli.output.render import print_json, print_json_line
 from nodesmith.cli.output.terminal import print_line, print_raw
-from nodesmith.contracts.http.models import LONGEST_WAIT_S, MOST_LINES, LogsPage
+from nodesmith.client import LinkLost
+from nodesmith.contracts.http.models import MOST_LINES, LogsPage
 from nodesmith.contracts.http.operations import StopBody
-from nodesmith.contracts.http.shared import Message
 
 Name = Annotated[
     str,
@@ -38,38 +34,16 @@ def logs(
     link: Link,
 ) -> None:
     """Print the last lines of a backend's output on a node, even if it has stopped."""
-    path = f"/api/nodes/{segment(on)}/backends/{segment(name)}/logs"
     with link.api() as api:
         if not follow:
-            page = read(LogsPage, api.get(path, lines=lines))
+            page = api.nodes.logs(on, name, lines=lines)
             return print_json(page) if link.as_json else _print(page, raw=raw)
         try:
-            for update in follow_logs(api, path, lines):
+            for update in api.watch_logs(on, name, lines=lines):
                 _print_update(update, as_json=link.as_json, raw=raw)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
     return None
-
-
-def follow_logs(
-    api: ApiClient, path: str, lines: int, *, pause: Callable[[float], None] = time.sleep
-) -> Iterator[LogsPage | LinkLost]:
-    """Yield the last lines, then new ones without end; retry while the node or the API does not answer."""
-    page = read(LogsPage, api.get(path, lines=lines))
-    yield page
-    waits = back_off()
-    while True:
-        try:
-            page = read(LogsPage, api.get(path, cursor=page.cursor, wait_s=int(LONGEST_WAIT_S), lines=MOST_LINES))
-        except CommandFailed as failure:
-            if not failure.is_retryable:
-                raise
-            yield LinkLost(failure.sentence)
-            pause(max(next(waits), failure.retry_after_s))
-            continue
-        waits = back_off()
-        if page.lines:
-            yield page
 
 
 def _print_update(update: LogsPage | LinkLost, *, as_json: bool, raw: bool) -> None:
@@ -91,11 +65,11 @@ def stop(
     *,
     on: OnNode,
     force: Annotated[bool, typer.Option("--force", help="Kill at once, without a grace period.")] = False,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Stop the processes of a backend on a node. Its files stay on the disk."""
-    body = StopBody.model_construct(backend=name, force=force, reason=reason or "")
+    order = StopBody.model_construct(backend=name, **given(force=force, reason=reason))
     with link.api() as api:
-        answer = read(Message, api.post(f"/api/nodes/{segment(on)}/backends/stop", body))
+        answer = api.nodes.stop_backend(on, order)
     print_json(answer) if link.as_json else print_line(f"{answer.message}.")

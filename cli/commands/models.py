@@ -5,12 +5,11 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from nodesmith.cli.client import read, segment
-from nodesmith.cli.option_groups import Link, grouped
+from nodesmith.cli.option_groups import Link, given, grouped
 from nodesmith.cli.options import OnNode, Reason
 from nodesmith.cli.output.render import Column, print_json, show_list
 from nodesmith.cli.output.terminal import print_line
-from nodesmith.contracts.http.models import ModelBody, ModelStopBody, ModelStopView, NodeModel, UnloadResult, UnloadView
+from nodesmith.contracts.http.models import ModelStopBody, NodeModel, UnloadResult, UnloadView
 from nodesmith.contracts.http.shared import Message
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Model, as in `models ls`.", show_default=False)]
@@ -42,8 +41,7 @@ def list_models(
 ) -> None:
     """List running models, as the nodes report them now. Without --on, a slow node is left out."""
     with link.api() as api:
-        path = f"/api/nodes/{segment(on)}/models" if on else "/api/nodes/models"
-        models = [read(NodeModel, entry) for entry in api.get(path)]
+        models = api.models.list(node=on or "").items
     show_list(models, COLUMNS, as_json=link.as_json, empty_message=_NOTHING)
 
 
@@ -53,13 +51,13 @@ def stop(
     on: OnNode,
     replica: Annotated[int, typer.Option("--replica", min=0, help="Number of the process.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Kill at once, without a grace period.")] = False,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Stop one process of a model, and wait until it has ended."""
-    body = ModelStopBody.model_construct(model_name=name, replica_index=replica, force=force, reason=reason or "")
+    order = ModelStopBody.model_construct(model_name=name, replica_index=replica, **given(force=force, reason=reason))
     with link.api() as api:
-        stopped = read(ModelStopView, api.post(f"/api/nodes/{segment(on)}/models/stop", body))
+        stopped = api.models.stop(on, order)
     print_json(stopped) if link.as_json else print_line(f"{stopped.message}.")
 
 
@@ -70,7 +68,7 @@ def unload(
         str | None, typer.Option("--on", metavar="NODE", help="Name or id of the node.", show_default=False)
     ] = None,
     everywhere: Annotated[bool, typer.Option("--all", help="On every node that has it.")] = False,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Unload a model on a node, or with --all on every node that has it; its files stay.
@@ -79,18 +77,16 @@ def unload(
     """
     if bool(on) == everywhere:
         raise typer.BadParameter("Give either --on NODE or --all.")
-    body = ModelBody.model_construct(model_name=name, reason=reason or "")
-    if on:
-        _post_action(link, f"/api/nodes/{segment(on)}/models/unload", body, f"{name} is unloaded on {on}.")
-    else:
-        _unload_everywhere(link, body)
-
-
-def _unload_everywhere(link: Link, body: ModelBody) -> None:
     with link.api() as api:
-        done = read(UnloadView, api.post("/api/v1/models/unload", body))
+        if on:
+            done = api.models.unload(name, node=on, reason=reason)
+            return _print_result(done, f"{name} is unloaded on {on}.", as_json=link.as_json)
+        return _print_unloaded(api.models.unload_everywhere(name, reason=reason), as_json=link.as_json)
+
+
+def _print_unloaded(done: UnloadView, *, as_json: bool) -> None:
     failed = [node for node in done.nodes if node.result in (UnloadResult.FAILED, UnloadResult.UNKNOWN)]
-    if link.as_json:
+    if as_json:
         print_json(done)
     else:
         print_line(done.message)
@@ -100,13 +96,12 @@ def _unload_everywhere(link: Link, body: ModelBody) -> None:
         raise typer.Exit(1)
 
 
-def remove(name: Name, *, on: OnNode, reason: Reason = None, link: Link) -> None:
+def remove(name: Name, *, on: OnNode, reason: Reason = "", link: Link) -> None:
     """Unload a model and delete its files from a node."""
-    body = ModelBody.model_construct(model_name=name, reason=reason or "")
-    _post_action(link, f"/api/nodes/{segment(on)}/models/delete", body, f"{name} is deleted from {on}.")
-
-
-def _post_action(link: Link, path: str, body: ModelBody, sentence: str) -> None:
     with link.api() as api:
-        done = read(Message, api.post(path, body))
-    print_json(done) if link.as_json else print_line(sentence)
+        done = api.models.delete(name, node=on, reason=reason)
+    _print_result(done, f"{name} is deleted from {on}.", as_json=link.as_json)
+
+
+def _print_result(done: Message, sentence: str, *, as_json: bool) -> None:
+    print_json(done) if as_json else print_line(sentence)

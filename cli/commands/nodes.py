@@ -5,16 +5,14 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from nodesmith.cli.client import ApiClient, QueryValue, read, segment
 from nodesmith.cli.commands import invite, labels, node_lifecycle, overrides
-from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.options import NodeName, Reason
 from nodesmith.cli.output.render import Column, ago, colored, facts, local_time, make_console, print_json, size, table
 from nodesmith.cli.output.render import show as display
 from nodesmith.cli.output.terminal import print_line
+from nodesmith.contracts.http.inventory import NodeInventory
 from nodesmith.contracts.http.nodes import NodeView
-from nodesmith.contracts.nats.messages import Installed
 from nodesmith.contracts.nats.presence import BackendConfinement
 from nodesmith.domain.node import NodeStatus
 
@@ -78,20 +76,17 @@ def list_nodes(
     link: Link,
 ) -> None:
     """List the nodes with their current status."""
-    filters: dict[str, QueryValue] = {
-        "selector": where,
-        "status": status,
-        "backend": backend,
-        "text": text,
-        "sort": sort,
-    }
     with link.api() as api:
-        nodes = [read(NodeView, entry) for entry in api.get("/api/nodes", **filters)]
+        nodes = list(
+            api.nodes.each(
+                selector=where or "", status=status or (), backend=backend or "", text=text or "", sort=sort or ""
+            )
+        )
     if link.as_json:
         return print_json(nodes)
     console = make_console()
     if not nodes:
-        return console.print(_NONE_MATCH if any(filters.values()) else _NONE_YET)
+        return console.print(_NONE_MATCH if where or status or backend or text else _NONE_YET)
     display(console, table(nodes, COLUMNS, console.width))
     return _print_pending(nodes)
 
@@ -103,33 +98,22 @@ def _print_pending(nodes: list[NodeView]) -> None:
 
 
 def show(node: NodeName, *, link: Link) -> None:
-    """Show one node: its properties, its status, and the backends that it reports."""
+    """Show one node: its properties, its status, and the backends that it last reported."""
     with link.api() as api:
-        view = read(NodeView, api.get(f"/api/nodes/{segment(node)}"))
-        backends = _query_backends(api, view)
+        view = api.nodes.get(node)
+        report = api.nodes.inventory(view.id)
     if link.as_json:
-        listed = None if backends is None else [entry.model_dump(mode="json") for entry in backends]
-        return print_json({**view.model_dump(mode="json"), "backends": listed})
-    return display(make_console(), facts([*describe(view), ("backends", escape(_backends(backends)))]))
+        known = [each.model_dump(mode="json") for each in report.backends] if report.seen_at else None
+        return print_json({**view.model_dump(mode="json"), "backends": known})
+    return display(make_console(), facts([*describe(view), ("backends", escape(_backends(report)))]))
 
 
-def _query_backends(api: ApiClient, node: NodeView) -> list[Installed] | None:
-    """Query the node's backends; None when it does not answer."""
-    if node.status not in (NodeStatus.HEALTHY, NodeStatus.DRAINING):
-        return None
-    try:
-        return [read(Installed, entry) for entry in api.get(f"/api/nodes/{segment(node.id)}/backends")]
-    except CommandFailed as failure:
-        if failure.is_retryable:
-            return None
-        raise
-
-
-def _backends(listed: list[Installed] | None) -> str:
-    if listed is None:
-        return "unknown: the node does not answer"
-    before = {entry.name: f" (before: {entry.previous_version})" for entry in listed if entry.previous_version}
-    return ", ".join(f"{entry.name} {entry.version}{before.get(entry.name, '')}" for entry in listed) or "none"
+def _backends(report: NodeInventory) -> str:
+    if report.seen_at is None:
+        return "unknown: the node has not reported yet"
+    before = {each.name: f" (before: {each.previous_version})" for each in report.backends if each.previous_version}
+    listed = ", ".join(f"{each.name} {each.version}{before.get(each.name, '')}" for each in report.backends)
+    return f"{listed or 'none'} (reported {ago(report.seen_at)})"
 
 
 def describe(node: NodeView) -> list[tuple[str, str]]:
@@ -180,13 +164,12 @@ def _free_of(free: int | None, total: int | None) -> str:
 def approve(
     node: NodeName,
     *,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Approve a node: it receives credentials for the bus and gets operations."""
     with link.api() as api:
-        api.post(f"/api/nodes/{segment(node)}/approve", reason=reason)
-        view = read(NodeView, api.get(f"/api/nodes/{segment(node)}"))
+        view = api.nodes.approve(node, reason=reason)
     if link.as_json:
         return print_json(view)
     return print_line(f"{view.name} is approved; its status is {view.status}.")

@@ -5,24 +5,20 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from nodesmith.cli.client import ApiClient, read, segment
 from nodesmith.cli.commands.backend_changes import announcement
 from nodesmith.cli.errors import NOT_DONE
-from nodesmith.cli.option_groups import Link, grouped
+from nodesmith.cli.option_groups import Link, given, grouped
 from nodesmith.cli.options import Reason
 from nodesmith.cli.output.render import Column, colored, make_console, print_json, print_json_line, table
 from nodesmith.cli.output.render import show as display
 from nodesmith.cli.output.terminal import print_line
 from nodesmith.cli.output.watch import watch
+from nodesmith.client import Client
 from nodesmith.contracts.http.operations import (
     BulkBody,
     BulkItem,
     BulkResult,
-    CancelAccepted,
     CancelBody,
-    Dismissed,
-    JobAccepted,
-    RetryBody,
 )
 from nodesmith.contracts.nats.messages import CancelMode
 from nodesmith.domain.operation import State
@@ -64,26 +60,25 @@ def cancel(
     force: Annotated[
         bool, typer.Option("--force", help="End it without the node's acknowledgement; by id only.")
     ] = False,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Cancel one operation by id, or all that match a filter; returns as soon as the request is durable.
 
     The node receives the cancel as soon as it is reachable; after its acknowledgement it changes nothing more.
     """
-    mode = CancelMode.KEEP if keep else CancelMode.DISCARD
-    wanted = _filter(op_id, node=node, backend=backend, state=state, batch=batch)
+    mode = CancelMode.KEEP if keep else None
+    wanted = _filter(op_id, node=node, backend=backend, state=state, batch=batch, reason=reason, preview=not yes)
     with link.api() as api:
         if op_id is not None:
-            body = CancelBody.model_construct(reason=reason or "", mode=mode, force=force)
-            return _cancel_one(api, op_id, body, as_json=link.as_json)
-        request = wanted.model_copy(update={"reason": reason or "", "mode": mode, "preview": not yes})
-        result = read(BulkResult, api.post("/api/operations/cancel", request))
+            order = CancelBody.model_construct(**given(reason=reason, mode=mode, force=force))
+            return _cancel_one(api, op_id, order, as_json=link.as_json)
+        result = api.operations.cancel_many(wanted.model_copy(update=given(mode=mode)))
     return _print_result(result, "cancel", as_json=link.as_json)
 
 
-def _cancel_one(api: ApiClient, op_id: str, body: CancelBody, *, as_json: bool) -> None:
-    accepted = read(CancelAccepted, api.post(f"/api/operations/{segment(op_id)}/cancel", body))
+def _cancel_one(api: Client, op_id: str, order: CancelBody, *, as_json: bool) -> None:
+    accepted = api.operations.cancel(op_id, order)
     if as_json:
         return print_json(accepted)
     print_line(f"Cancel accepted; operation {op_id} is {accepted.state}.")
@@ -94,13 +89,12 @@ def retry(
     op_id: OneId,
     *,
     wait: Annotated[bool, typer.Option("--watch", help="Wait until it ends; Ctrl-C leaves it running.")] = False,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Retry a failed operation as a new one that refers to it. Downloaded data is reused."""
     with link.api() as api:
-        body = RetryBody.model_construct(reason=reason or "")
-        accepted = read(JobAccepted, api.post_once(f"/api/operations/{segment(op_id)}/retry", body))
+        accepted = api.operations.retry(op_id, reason=reason)
         if link.as_json and wait:
             print_json_line({"type": "accepted", **accepted.model_dump(mode="json")})
         elif link.as_json:
@@ -108,7 +102,7 @@ def retry(
         else:
             print_line(announcement(accepted))
         if wait:
-            raise typer.Exit(watch(api, accepted.jobID, as_json=link.as_json, retry_first_request=True))
+            raise typer.Exit(watch(api, accepted.op_id, as_json=link.as_json, is_known_to_exist=True))
 
 
 def dismiss(
@@ -119,35 +113,25 @@ def dismiss(
     state: InState = None,
     batch: OfBatch = None,
     yes: Yes = False,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Remove failed operations from the list, one by id or all that match; the history keeps them."""
-    wanted = _filter(op_id, node=node, backend=backend, state=state, batch=batch)
+    wanted = _filter(op_id, node=node, backend=backend, state=state, batch=batch, reason=reason, preview=not yes)
     with link.api() as api:
         if op_id is not None:
-            return _dismiss_one(api, op_id, as_json=link.as_json)
-        request = wanted.model_copy(update={"reason": reason or "", "preview": not yes})
-        result = read(BulkResult, api.post("/api/operations/dismiss", request))
+            dismissed = api.operations.dismiss(op_id, reason=reason)
+            return print_json(dismissed) if link.as_json else print_line("Operation dismissed.")
+        result = api.operations.dismiss_many(wanted)
     return _print_result(result, "dismiss", as_json=link.as_json)
 
 
-def _dismiss_one(api: ApiClient, op_id: str, *, as_json: bool) -> None:
-    answer = read(Dismissed, api.post(f"/api/operations/{segment(op_id)}/dismiss"))
-    print_json(answer) if as_json else print_line(f"{answer.message}.")
-    if not answer.success:
-        raise typer.Exit(NOT_DONE)
-
-
-def _filter(
-    op_id: str | None, *, node: str | None, backend: str | None, state: str | None, batch: str | None
-) -> BulkBody:
-    """Build the filter; require either an id or at least one condition."""
-    has_filter = any(condition is not None for condition in (node, backend, state, batch))
-    if (op_id is not None) == has_filter:
+def _filter(op_id: str | None, *, state: str | None, reason: str, preview: bool, **names: str | None) -> BulkBody:
+    """Build the request for many operations; require either an id or at least one condition."""
+    conditions = {**names, "state": None if state is None else State(state)}
+    if (op_id is not None) == any(value is not None for value in conditions.values()):
         raise typer.BadParameter("Give either an ID, or at least one of --node, --backend, --state and --batch.")
-    known = None if state is None else State(state)
-    return BulkBody.model_construct(node=node, backend=backend, state=known, batch=batch)
+    return BulkBody.model_construct(**given(**conditions, reason=reason, preview=preview))
 
 
 def _print_result(result: BulkResult, verb: str, *, as_json: bool) -> None:

@@ -7,9 +7,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from nodesmith.cli.client import read
 from nodesmith.cli.commands import history, operation_actions
-from nodesmith.cli.follow import fetch
 from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.output.render import (
     Column,
@@ -25,7 +23,7 @@ from nodesmith.cli.output.render import (
 )
 from nodesmith.cli.output.render import show as display
 from nodesmith.cli.output.watch import describe_change, gauge, headline, watch
-from nodesmith.contracts.http.operations import OperationDetail, OperationEvent, OperationView
+from nodesmith.contracts.http.operations import OperationDetail, OperationEvent, OperationScope, OperationView
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.domain.operation import OPEN
 
@@ -70,23 +68,23 @@ def list_operations(
     link: Link,
 ) -> None:
     """List open operations, and failed ones that were not dismissed."""
+    scope = OperationScope.ALL if everything else OperationScope.LIVE
     with link.api() as api:
-        answer = api.get("/api/operations", all=everything, node=node, state=state, limit=limit)
-    operations = [read(OperationView, entry) for entry in answer["operations"]]
+        page = api.operations.list(scope=scope, node=node, state=state, limit=limit)
     if link.as_json:
-        return print_json(operations)
+        return print_json(page.items)
     console = make_console()
-    if answer.get("stale_since"):
-        console.print(f"[yellow]Temporal does not answer: this list is from {answer['stale_since']}.[/]")
-    if not operations:
+    if page.stale_since:
+        console.print(f"[yellow]Temporal does not answer: this list is from {local_time(page.stale_since)}.[/]")
+    if not page.items:
         return console.print("No operation is open." if not everything else "There are no operations yet.")
-    return display(console, table(operations, COLUMNS, console.width))
+    return display(console, table(page.items, COLUMNS, console.width))
 
 
 def show(op_id: OpId, *, link: Link) -> None:
     """Show one operation: its state, the reason, and its timeline."""
     with link.api() as api:
-        operation = fetch(api, op_id)
+        operation = api.operations.get(op_id)
     if link.as_json:
         return print_json(operation)
     console = make_console()

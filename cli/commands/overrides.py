@@ -3,15 +3,11 @@
 from typing import Annotated
 
 import typer
-from pydantic import BaseModel
 
-from nodesmith.cli.client import read, segment
 from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.options import NodeName, Reason
 from nodesmith.cli.output.render import print_json
 from nodesmith.cli.output.terminal import print_line
-from nodesmith.contracts.http.inventory import MaxReplicas, VramBudget
-from nodesmith.contracts.http.nodes import NodeView
 
 HandBack = Annotated[bool, typer.Option("--hand-back", help="Remove the override: use the node's value again.")]
 
@@ -28,12 +24,16 @@ def max_replicas(
     ] = None,
     *,
     hand_back: HandBack = False,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Override how many replicas of one model a node may run, or remove the override."""
-    body = None if value is None else MaxReplicas.model_construct(value=value)
-    view = _apply_override(link, node, "max-replicas-per-model", body, hand_back=hand_back, reason=reason)
+    _check_exclusive(has_value=value is not None, hand_back=hand_back)
+    with link.api() as api:
+        if value is not None:
+            view = api.nodes.set_max_replicas(node, value, reason=reason)
+        else:
+            view = api.nodes.reset_max_replicas(node, reason=reason) if hand_back else api.nodes.get(node)
     if link.as_json:
         fields = {"max_replicas_per_model", "max_replicas_per_model_manually_set"}
         return print_json(view.model_dump(mode="json", include=fields))
@@ -49,12 +49,16 @@ def vram_budget(
     ] = None,
     *,
     hand_back: HandBack = False,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Override how much video memory a node may use, or remove the override."""
-    body = None if value is None else VramBudget.model_construct(value=value)
-    view = _apply_override(link, node, "vram-budget", body, hand_back=hand_back, reason=reason)
+    _check_exclusive(has_value=value is not None, hand_back=hand_back)
+    with link.api() as api:
+        if value is not None:
+            view = api.nodes.set_vram_budget(node, value, reason=reason)
+        else:
+            view = api.nodes.reset_vram_budget(node, reason=reason) if hand_back else api.nodes.get(node)
     if link.as_json:
         fields = {"vram_budget", "vram_budget_bytes", "vram_budget_manually_set"}
         return print_json(view.model_dump(mode="json", include=fields))
@@ -63,18 +67,9 @@ def vram_budget(
     )
 
 
-def _apply_override(
-    link: Link, node: str, what: str, body: BaseModel | None, *, hand_back: bool, reason: str | None
-) -> NodeView:
-    if body is not None and hand_back:
+def _check_exclusive(*, has_value: bool, hand_back: bool) -> None:
+    if has_value and hand_back:
         raise typer.BadParameter("Give a value or --hand-back, not both.")
-    path = f"/api/nodes/{segment(node)}"
-    with link.api() as api:
-        if body is not None:
-            api.put(f"{path}/{what}", body, reason=reason)
-        elif hand_back:
-            api.delete(f"{path}/{what}", reason=reason)
-        return read(NodeView, api.get(path))
 
 
 def _origin(*, is_override: bool) -> str:

@@ -7,14 +7,12 @@ from typing import Annotated
 
 import typer
 
-from nodesmith.cli.client import read, segment
 from nodesmith.cli.commands.gallery_signing import read_secrets
 from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.options import Json, Reason
 from nodesmith.cli.output.render import print_json, size
 from nodesmith.cli.output.terminal import print_line
-from nodesmith.contracts.http.galleries import UploadView
 from nodesmith.gallery.archive import CannotPack, digest, pack
 from nodesmith.gallery.minisign import SecretKey
 
@@ -95,20 +93,24 @@ def upload(
     version: Annotated[str, typer.Option("--version", help="Default: as in the file's name.", show_default=False)] = "",
     description: Annotated[str, typer.Option(help="One line for the catalogue.")] = "",
     tag: Annotated[list[str] | None, typer.Option("--tag", help="May be repeated.")] = None,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Upload an archive to the built-in gallery: nodes fetch it from the API, without another server."""
     named = _ARCHIVE.fullmatch(file.name)
     checked_name = _checked(name or (named["name"] if named else ""), version or (named["version"] if named else ""))
     wanted = version or (named["version"] if named else "")
-    path = f"/api/v1/uploads/{segment(checked_name)}/{segment(wanted)}"
     try:
         with file.open("rb") as content, link.api() as api:
             sha256 = digest(file)
-            uploaded = read(
-                UploadView,
-                api.upload(path, content, sha256=sha256, description=description, tag=tag or [], reason=reason),
+            uploaded = api.uploads.create(
+                checked_name,
+                wanted,
+                content,
+                sha256=sha256,
+                description=description,
+                tags=(*(tag or ()),),
+                reason=reason,
             )
     except OSError as error:
         raise CommandFailed(

@@ -5,13 +5,11 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from nodesmith.cli.client import read, segment
 from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.options import Reason
 from nodesmith.cli.output.render import Column, ago, local_time, print_json, show_list
 from nodesmith.cli.output.terminal import print_line
 from nodesmith.contracts.http.access import SessionView
-from nodesmith.contracts.http.shared import SignInLink
 
 COLUMNS: list[Column[SessionView]] = [
     Column("ID", lambda session: session.id),
@@ -30,10 +28,10 @@ def register(app: typer.Typer) -> None:
     app.add_typer(sessions, name="sessions", help="Create sign-in links; list and end browser sessions.")
 
 
-def link_to_sign_in(*, reason: Reason = None, link: Link) -> None:
+def link_to_sign_in(*, reason: Reason = "", link: Link) -> None:
     """Print a link that signs in one browser, once, with the role of your token. Keep it secret until it was used."""
     with link.api() as api:
-        made = read(SignInLink, api.post("/api/v1/sign-in-links", reason=reason))
+        made = api.sessions.create_link(reason=reason)
     if link.as_json:
         return print_json(made)
     print_line(f"Open this in the browser, once, before {local_time(made.expires_at)}:", err=True)
@@ -43,17 +41,17 @@ def link_to_sign_in(*, reason: Reason = None, link: Link) -> None:
 def list_sessions(*, link: Link) -> None:
     """List signed-in browsers: your own, or all for an admin."""
     with link.api() as api:
-        sessions = [read(SessionView, entry) for entry in api.get("/api/v1/sessions")]
+        sessions = api.sessions.list().items
     show_list(sessions, COLUMNS, as_json=link.as_json, empty_message="No browser is signed in.")
 
 
 def end(
     session: Annotated[str, typer.Argument(metavar="ID", help="Id of the session.", show_default=False)],
     *,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Sign a browser out: its session becomes invalid and its event streams end."""
     with link.api() as api:
-        ended = read(SessionView, api.delete(f"/api/v1/sessions/{segment(session)}", reason=reason))
+        ended = api.sessions.delete(session, reason=reason)
     print_json(ended) if link.as_json else print_line(f"A browser of {ended.actor} is signed out.")

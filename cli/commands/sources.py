@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from nodesmith.cli.client import read, segment
 from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.options import Reason
@@ -40,7 +39,7 @@ def register(app: typer.Typer) -> None:
 def list_sources(*, link: Link) -> None:
     """List the configured hosts, without passwords."""
     with link.api() as api:
-        views = [read(SourceView, entry) for entry in api.get("/api/v1/sources")]
+        views = api.sources.list().items
     show_list(views, COLUMNS, as_json=link.as_json, empty_message="No host is configured.")
 
 
@@ -59,7 +58,7 @@ def add(
         list[str] | None,
         typer.Option(metavar="HOST", help="Token service that may also receive the password; may be repeated."),
     ] = None,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Configure access to a host, for nodes and galleries; replaces the previous configuration.
@@ -74,16 +73,16 @@ def add(
         realms=realm or [],
     )
     with link.api() as api:
-        view = read(SourceView, api.put(f"/api/v1/sources/{segment(host)}", body, reason=reason))
+        view = api.sources.set(host, body, reason=reason)
     if link.as_json:
         return print_json(view)
     return print_line(f"Configured {view.host}.")
 
 
-def remove(host: Host, *, reason: Reason = None, link: Link) -> None:
+def remove(host: Host, *, reason: Reason = "", link: Link) -> None:
     """Remove the configuration of a host."""
     with link.api() as api:
-        answer = api.delete(f"/api/v1/sources/{segment(host)}", reason=reason)
+        answer = api.sources.delete(host, reason=reason)
     print_json(answer) if link.as_json else print_line(f"Removed the configuration of {host}.")
 
 

@@ -6,14 +6,13 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 from rich.markup import escape
 
-from nodesmith.cli.client import read, segment
 from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.options import Reason
 from nodesmith.cli.output.render import Column, ago, local_time, print_json, show_list
 from nodesmith.cli.output.terminal import print_line
 from nodesmith.contracts.durations import Duration
-from nodesmith.contracts.http.access import TokenCreated, TokenRequest, TokenView
+from nodesmith.contracts.http.access import TokenRequest, TokenView
 from nodesmith.domain.access import Role
 
 NEVER = "never"
@@ -45,13 +44,13 @@ def create(
     *,
     role: Annotated[Role, typer.Option("--role", help="viewer: read; operator: run operations; admin: everything.")],
     ttl: Annotated[str, typer.Option("--ttl", help="How long it is valid: 12h, 90d, or never.")] = "90d",
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Create a token and print its secret, which is shown only once: the API stores only its hash."""
     request = TokenRequest.model_construct(name=name, role=role, expires_in_s=seconds(ttl))
     with link.api() as api:
-        made = read(TokenCreated, api.post("/api/v1/tokens", request, reason=reason))
+        made = api.tokens.create(request, reason=reason)
     if link.as_json:
         return print_json(made)
     ends = f"until {local_time(made.expires_at)}" if made.expires_at else "until it is revoked"
@@ -62,19 +61,19 @@ def create(
 def list_tokens(*, link: Link) -> None:
     """List the tokens, valid ones first."""
     with link.api() as api:
-        tokens = [read(TokenView, entry) for entry in api.get("/api/v1/tokens")]
+        tokens = api.tokens.list().items
     show_list(tokens, COLUMNS, as_json=link.as_json, empty_message=_NONE_YET)
 
 
 def revoke(
     name: Annotated[str, typer.Argument(metavar="TOKEN", help="Name or id of the token.", show_default=False)],
     *,
-    reason: Reason = None,
+    reason: Reason = "",
     link: Link,
 ) -> None:
     """Revoke a token: it becomes invalid, and so do the browser sessions that it created."""
     with link.api() as api:
-        revoked = read(TokenView, api.delete(f"/api/v1/tokens/{segment(name)}", reason=reason))
+        revoked = api.tokens.delete(name, reason=reason)
     if link.as_json:
         return print_json(revoked)
     return print_line(f"{revoked.name} ({revoked.role}) is revoked.")

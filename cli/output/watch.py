@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from nodesmith.cli.client import ApiClient
 from nodesmith.cli.errors import INTERRUPTED, NOT_DONE
-from nodesmith.cli.follow import LinkLost, Update, follow
 from nodesmith.cli.output.render import SafeConsole, colored, duration, print_json_line, size
 from nodesmith.cli.output.terminal import print_line
+from nodesmith.client import Client, LinkLost
+from nodesmith.client.following import Update
 from nodesmith.contracts.http.operations import (
     OperationDetail,
     OperationEvent,
@@ -36,9 +36,9 @@ class WatchView(Protocol):
     def lost(self, why: str) -> None: ...
 
 
-def watch(api: ApiClient, op_id: str, *, as_json: bool, retry_first_request: bool = False) -> int:
+def watch(api: Client, op_id: str, *, as_json: bool, is_known_to_exist: bool = False) -> int:
     """Watch until the operation ends and return the exit code; Ctrl-C ends the watching, not the operation."""
-    updates = follow(api, op_id, retry_first_request=retry_first_request)
+    updates = api.watch(op_id, is_known_to_exist=is_known_to_exist)
     try:
         return _exit_code(_as_json_lines(updates) if as_json else _on_screen(updates))
     except KeyboardInterrupt:

@@ -1,28 +1,24 @@
 """Watches a batch until it ends: a live table on a terminal, lines in a pipe, JSON lines for programs."""
 
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 
-from nodesmith.cli.client import ApiClient, read, segment
-from nodesmith.cli.errors import INTERRUPTED, NOT_DONE, CommandFailed
-from nodesmith.cli.follow import LinkLost
+from nodesmith.cli.errors import INTERRUPTED, NOT_DONE
 from nodesmith.cli.output.render import Column, colored, make_console, print_json_line, table
 from nodesmith.cli.output.terminal import print_line
+from nodesmith.client import Client, LinkLost
+from nodesmith.client.polling import BatchUpdate
 from nodesmith.contracts.http.batches import BatchDetail, MemberView
-from nodesmith.domain.batch import ENDED_BATCHES, BatchState
+from nodesmith.domain.batch import BatchState
 from nodesmith.domain.operation import State
 
-_EVERY_S = 0.5
 _MOST_ROWS = 20
 _SUCCESSFUL_STATES = {State.SUCCEEDED.value, "nothing_to_do", "skipped"}
 _DONE_STATES = {State.SUCCEEDED.value, "nothing_to_do"}
-
-Update = BatchDetail | LinkLost
 
 MEMBERS: list[Column[MemberView]] = [
     Column("NODE", lambda member: escape(member.node_name)),
@@ -33,13 +29,9 @@ MEMBERS: list[Column[MemberView]] = [
 ]
 
 
-def fetch_batch(api: ApiClient, batch_id: str) -> BatchDetail:
-    return read(BatchDetail, api.get(f"/api/v1/batches/{segment(batch_id)}"))
-
-
-def watch_batch(api: ApiClient, batch_id: str, *, as_json: bool, retry_first_request: bool = False) -> int:
+def watch_batch(api: Client, batch_id: str, *, as_json: bool, is_known_to_exist: bool = False) -> int:
     """Watch until the batch ends; return 0 only if it succeeded on every target. Ctrl-C ends the watching only."""
-    updates = follow_batch(api, batch_id, retry_first_request=retry_first_request)
+    updates = api.watch_batch(batch_id, is_known_to_exist=is_known_to_exist)
     try:
         last = _as_json_lines(updates) if as_json else _on_screen(updates)
     except KeyboardInterrupt:
@@ -52,28 +44,6 @@ def is_successful(batch: BatchDetail) -> bool:
     return batch.state is BatchState.COMPLETED and all(member.state in _SUCCESSFUL_STATES for member in batch.members)
 
 
-def follow_batch(
-    api: ApiClient, batch_id: str, *, retry_first_request: bool = False, pause: Callable[[float], None] = time.sleep
-) -> Iterator[Update]:
-    """Yield the batch now and at each change; retry while the API does not answer, because the batch continues."""
-    known: BatchDetail | None = None
-    while known is None or known.state not in ENDED_BATCHES:
-        try:
-            batch = fetch_batch(api, batch_id)
-        except CommandFailed as error:
-            if not error.is_retryable or (known is None and not retry_first_request):
-                raise
-            yield LinkLost(error.sentence)
-            requested_wait = error.retry_after_s
-        else:
-            requested_wait = 0.0
-            if batch != known:
-                known = batch
-                yield batch
-        if known is None or known.state not in ENDED_BATCHES:
-            pause(max(_EVERY_S, requested_wait))
-
-
 def _detached_message(batch_id: str) -> str:
     return (
         f"\nNo longer watching. Batch {batch_id} continues.\n"
@@ -82,7 +52,7 @@ def _detached_message(batch_id: str) -> str:
     )
 
 
-def _as_json_lines(updates: Iterable[Update]) -> BatchDetail | None:
+def _as_json_lines(updates: Iterable[BatchUpdate]) -> BatchDetail | None:
     last = None
     for item in updates:
         if isinstance(item, BatchDetail):
@@ -93,7 +63,7 @@ def _as_json_lines(updates: Iterable[Update]) -> BatchDetail | None:
     return last
 
 
-def _on_screen(updates: Iterable[Update]) -> BatchDetail | None:
+def _on_screen(updates: Iterable[BatchUpdate]) -> BatchDetail | None:
     console = make_console()
     last = _live(updates, console) if console.is_terminal else _lines(updates, console)
     if last is not None:
@@ -101,7 +71,7 @@ def _on_screen(updates: Iterable[Update]) -> BatchDetail | None:
     return last
 
 
-def _live(updates: Iterable[Update], console: Console) -> BatchDetail | None:
+def _live(updates: Iterable[BatchUpdate], console: Console) -> BatchDetail | None:
     last, note = None, ""
     with Live(console=console, transient=True, auto_refresh=False) as live:
         for item in updates:
@@ -133,7 +103,7 @@ def _rank(member: MemberView) -> int:
     return 2 if member.state in (State.QUEUED, State.WAITING, "waiting_for_turn") else 1
 
 
-def _lines(updates: Iterable[Update], console: Console) -> BatchDetail | None:
+def _lines(updates: Iterable[BatchUpdate], console: Console) -> BatchDetail | None:
     """Print for a pipe or a log: the counts when they change, and each node once it has its result."""
     last: BatchDetail | None = None
     reported: dict[str, str] = {}

@@ -24,12 +24,12 @@ class Tokens(Resource[Mode]):
         return Call("GET", "/tokens", Page[TokenView])
 
     @endpoint
-    def create(self, request: TokenRequest, *, reason: str | None = None) -> Call[TokenCreated]:
+    def create(self, request: TokenRequest, *, reason: str = "") -> Call[TokenCreated]:
         """Create a token; only this answer contains its secret."""
         return Call("POST", "/tokens", TokenCreated, request, {"reason": reason})
 
     @endpoint
-    def delete(self, token: str, *, reason: str | None = None) -> Call[TokenView]:
+    def delete(self, token: str, *, reason: str = "") -> Call[TokenView]:
         """Revoke a token, by id or name."""
         return Call("DELETE", f"/tokens/{segment(token)}", TokenView, query={"reason": reason})
 
@@ -41,12 +41,12 @@ class Invites(Resource[Mode]):
         return Call("GET", "/invites", Page[InviteView])
 
     @endpoint
-    def create(self, request: InviteRequest, *, reason: str | None = None) -> Call[InviteCreated]:
+    def create(self, request: InviteRequest, *, reason: str = "") -> Call[InviteCreated]:
         """Create an invite, with the command to run on the other machine."""
         return Call("POST", "/invites", InviteCreated, request, {"reason": reason})
 
     @endpoint
-    def delete(self, invite: str, *, reason: str | None = None) -> Call[InviteView]:
+    def delete(self, invite: str, *, reason: str = "") -> Call[InviteView]:
         """The invite admits no more nodes."""
         return Call("DELETE", f"/invites/{segment(invite)}", InviteView, query={"reason": reason})
 
@@ -58,12 +58,12 @@ class Sessions(Resource[Mode]):
         return Call("GET", "/sessions", Page[SessionView])
 
     @endpoint
-    def create_link(self, *, reason: str | None = None) -> Call[SignInLink]:
+    def create_link(self, *, reason: str = "") -> Call[SignInLink]:
         """Create a link that signs in one browser, once."""
         return Call("POST", "/sign-in-links", SignInLink, query={"reason": reason})
 
     @endpoint
-    def delete(self, session: str, *, reason: str | None = None) -> Call[SessionView]:
+    def delete(self, session: str, *, reason: str = "") -> Call[SessionView]:
         """Sign out one browser."""
         return Call("DELETE", f"/sessions/{segment(session)}", SessionView, query={"reason": reason})
 
@@ -75,7 +75,7 @@ class Keys(Resource[Mode]):
         return Call("GET", "/keys", KeysView)
 
     @endpoint
-    def rotate(self, request: RotateKeys, *, reason: str | None = None) -> Call[KeysView]:
+    def rotate(self, request: RotateKeys, *, reason: str = "") -> Call[KeysView]:
         """Sign with a new order key from now on."""
         return Call("POST", "/keys/rotate", KeysView, request, {"reason": reason})
 

@@ -62,17 +62,17 @@ class Galleries(Resource[Mode]):
         return Call("GET", f"/galleries/{segment(name)}", GalleryView)
 
     @endpoint
-    def create(self, request: GalleryRequest, *, reason: str | None = None) -> Call[GalleryView]:
+    def create(self, request: GalleryRequest, *, reason: str = "") -> Call[GalleryView]:
         """Add a gallery; it is read first."""
         return Call("POST", "/galleries", GalleryView, request, {"reason": reason})
 
     @endpoint
-    def set_trust(self, name: str, request: TrustRequest, *, reason: str | None = None) -> Call[GalleryView]:
+    def set_trust(self, name: str, request: TrustRequest, *, reason: str = "") -> Call[GalleryView]:
         """Set which signatures its artifacts need."""
         return Call("PUT", f"/galleries/{segment(name)}/trust", GalleryView, request, {"reason": reason})
 
     @endpoint
-    def delete(self, name: str, *, reason: str | None = None) -> Call[Message]:
+    def delete(self, name: str, *, reason: str = "") -> Call[Message]:
         return Call("DELETE", f"/galleries/{segment(name)}", Message, query={"reason": reason})
 
     @endpoint
@@ -101,14 +101,14 @@ class Uploads(Resource[Mode]):
         sha256: str = "",
         description: str = "",
         tags: tuple[str, ...] = (),
-        reason: str | None = None,
+        reason: str = "",
     ) -> Call[UploadView]:
         """Upload an archive; a version is never replaced."""
         query = {"sha256": sha256, "description": description, "tag": [*tags] or None, "reason": reason}
         return Call("PUT", f"/uploads/{segment(name)}/{segment(version)}", UploadView, query=query, upload=archive)
 
     @endpoint
-    def delete(self, name: str, version: str, *, reason: str | None = None) -> Call[UploadView]:
+    def delete(self, name: str, version: str, *, reason: str = "") -> Call[UploadView]:
         path = f"/uploads/{segment(name)}/{segment(version)}"
         return Call("DELETE", path, UploadView, query={"reason": reason})
 
@@ -120,10 +120,10 @@ class Sources(Resource[Mode]):
         return Call("GET", "/sources", Page[SourceView])
 
     @endpoint
-    def set(self, host: str, settings: SourceRequest, *, reason: str | None = None) -> Call[SourceView]:
+    def set(self, host: str, settings: SourceRequest, *, reason: str = "") -> Call[SourceView]:
         """Set how a host is reached: credential, certificates and proxy, all at once."""
         return Call("PUT", f"/sources/{segment(host)}", SourceView, settings, {"reason": reason})
 
     @endpoint
-    def delete(self, host: str, *, reason: str | None = None) -> Call[Message]:
+    def delete(self, host: str, *, reason: str = "") -> Call[Message]:
         return Call("DELETE", f"/sources/{segment(host)}", Message, query={"reason": reason})

@@ -1,9 +1,9 @@
 """Batches: plan, start, list, pause, resume, cancel, retry; and the hold."""
 
-from nodesmith.client.calls import Call, Mode, Resource, endpoint, paged, segment
+from nodesmith.client.calls import Call, Mode, Resource, because, endpoint, paged, segment
 from nodesmith.contracts.http.batches import BatchAccepted, BatchDetail, BatchPlan, BatchRequest, BatchRetry, BatchView
-from nodesmith.contracts.http.operations import HoldBody, HoldView
-from nodesmith.contracts.http.shared import Page, ReasonBody
+from nodesmith.contracts.http.operations import HoldView
+from nodesmith.contracts.http.shared import Page
 
 PATH = "/batches"
 
@@ -13,7 +13,7 @@ def batch_call(batch_id: str) -> Call[BatchDetail]:
 
 
 def _order(batch_id: str, order: str, reason: str) -> Call[BatchView]:
-    return Call("POST", f"{PATH}/{segment(batch_id)}/{order}", BatchView, ReasonBody(reason=reason))
+    return Call("POST", f"{PATH}/{segment(batch_id)}/{order}", BatchView, because(reason))
 
 
 class Batches(Resource[Mode]):
@@ -69,8 +69,8 @@ class Hold(Resource[Mode]):
     @endpoint
     def set(self, reason: str) -> Call[HoldView]:
         """Nothing that has not reached a node starts, until the hold is released."""
-        return Call("PUT", "/hold", HoldView, HoldBody(reason=reason))
+        return Call("PUT", "/hold", HoldView, {"reason": reason})
 
     @endpoint
-    def release(self, *, reason: str | None = None) -> Call[HoldView]:
+    def release(self, *, reason: str = "") -> Call[HoldView]:
         return Call("DELETE", "/hold", HoldView, query={"reason": reason})

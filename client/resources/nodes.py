@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from nodesmith.client.calls import Call, Mode, Resource, endpoint, paged, segment
-from nodesmith.contracts.http.inventory import BackendSpread, MaxReplicas, NodeInventory, VramBudget
-from nodesmith.contracts.http.models import LogsPage, ModelBody, ModelStopBody, ModelStopView, NodeModel, UnloadView
+from nodesmith.client.calls import Call, Mode, Resource, because, endpoint, paged, segment
+from nodesmith.contracts.http.inventory import BackendSpread, NodeInventory
+from nodesmith.contracts.http.models import LogsPage, ModelStopBody, ModelStopView, NodeModel, UnloadView
 from nodesmith.contracts.http.nodes import DrainPolicy, LifecycleChanged, NodePage, NodeView
 from nodesmith.contracts.http.operations import StopBody
-from nodesmith.contracts.http.shared import Message, Page, ReasonBody
+from nodesmith.contracts.http.shared import Message, Page
 from nodesmith.domain.node import NodeStatus
 
 PATH = "/nodes"
@@ -15,6 +15,13 @@ PATH = "/nodes"
 
 def _node(node: str) -> str:
     return f"{PATH}/{segment(node)}"
+
+
+def logs_call(
+    node: str, backend: str, *, lines: int, cursor: int | None = None, wait_s: float | None = None
+) -> Call[LogsPage]:
+    query = {"lines": lines, "cursor": cursor, "wait_s": wait_s}
+    return Call("GET", f"{_node(node)}/backends/{segment(backend)}/logs", LogsPage, query=query)
 
 
 class Nodes(Resource[Mode]):
@@ -46,7 +53,7 @@ class Nodes(Resource[Mode]):
     @endpoint
     def approve(self, node: str, *, reason: str = "") -> Call[NodeView]:
         """Admit a node that has registered."""
-        return Call("POST", f"{_node(node)}/approve", NodeView, ReasonBody(reason=reason))
+        return Call("POST", f"{_node(node)}/approve", NodeView, because(reason))
 
     @endpoint
     def drain(
@@ -54,22 +61,22 @@ class Nodes(Resource[Mode]):
     ) -> Call[LifecycleChanged]:
         """Give the node no new work; `running` says whether running operations finish or are cancelled."""
         query = {"operations": str(running)}
-        return Call("POST", f"{_node(node)}/drain", LifecycleChanged, ReasonBody(reason=reason), query)
+        return Call("POST", f"{_node(node)}/drain", LifecycleChanged, because(reason), query)
 
     @endpoint
     def resume(self, node: str, *, reason: str = "") -> Call[LifecycleChanged]:
         """End a drain."""
-        return Call("POST", f"{_node(node)}/resume", LifecycleChanged, ReasonBody(reason=reason))
+        return Call("POST", f"{_node(node)}/resume", LifecycleChanged, because(reason))
 
     @endpoint
-    def delete(self, node: str, *, reason: str | None = None) -> Call[LifecycleChanged]:
+    def delete(self, node: str, *, reason: str = "") -> Call[LifecycleChanged]:
         """Remove a node; its history stays."""
         return Call("DELETE", _node(node), LifecycleChanged, query={"reason": reason})
 
     @endpoint
     def reset_credential(self, node: str, *, reason: str = "") -> Call[LifecycleChanged]:
         """Release the name for another machine."""
-        return Call("POST", f"{_node(node)}/reset-credential", LifecycleChanged, ReasonBody(reason=reason))
+        return Call("POST", f"{_node(node)}/reset-credential", LifecycleChanged, because(reason))
 
     @endpoint
     def labels(self, node: str) -> Call[dict[str, str]]:
@@ -77,38 +84,36 @@ class Nodes(Resource[Mode]):
         return Call("GET", f"{_node(node)}/labels", dict[str, str])
 
     @endpoint
-    def replace_labels(
-        self, node: str, labels: Mapping[str, str], *, reason: str | None = None
-    ) -> Call[dict[str, str]]:
+    def replace_labels(self, node: str, labels: Mapping[str, str], *, reason: str = "") -> Call[dict[str, str]]:
         """Replace the admin's labels."""
         return Call("PUT", f"{_node(node)}/labels", dict[str, str], labels, {"reason": reason})
 
     @endpoint
-    def update_labels(self, node: str, labels: Mapping[str, str], *, reason: str | None = None) -> Call[dict[str, str]]:
+    def update_labels(self, node: str, labels: Mapping[str, str], *, reason: str = "") -> Call[dict[str, str]]:
         """Add or change some of the admin's labels."""
         return Call("PATCH", f"{_node(node)}/labels", dict[str, str], labels, {"reason": reason})
 
     @endpoint
-    def delete_label(self, node: str, key: str, *, reason: str | None = None) -> Call[dict[str, str]]:
+    def delete_label(self, node: str, key: str, *, reason: str = "") -> Call[dict[str, str]]:
         """Remove one of the admin's labels."""
         return Call("DELETE", f"{_node(node)}/labels/{segment(key)}", dict[str, str], query={"reason": reason})
 
     @endpoint
-    def set_max_replicas(self, node: str, value: int, *, reason: str | None = None) -> Call[NodeView]:
+    def set_max_replicas(self, node: str, value: int, *, reason: str = "") -> Call[NodeView]:
         """Override the node's number of replicas of one model."""
-        return Call("PUT", f"{_node(node)}/max-replicas", NodeView, MaxReplicas(value=value), {"reason": reason})
+        return Call("PUT", f"{_node(node)}/max-replicas", NodeView, {"value": value}, {"reason": reason})
 
     @endpoint
-    def reset_max_replicas(self, node: str, *, reason: str | None = None) -> Call[NodeView]:
+    def reset_max_replicas(self, node: str, *, reason: str = "") -> Call[NodeView]:
         return Call("DELETE", f"{_node(node)}/max-replicas", NodeView, query={"reason": reason})
 
     @endpoint
-    def set_vram_budget(self, node: str, value: str, *, reason: str | None = None) -> Call[NodeView]:
+    def set_vram_budget(self, node: str, value: str, *, reason: str = "") -> Call[NodeView]:
         """Override the node's memory budget: "80%", "12GB", a number of bytes, or "" for none."""
-        return Call("PUT", f"{_node(node)}/vram-budget", NodeView, VramBudget(value=value), {"reason": reason})
+        return Call("PUT", f"{_node(node)}/vram-budget", NodeView, {"value": value}, {"reason": reason})
 
     @endpoint
-    def reset_vram_budget(self, node: str, *, reason: str | None = None) -> Call[NodeView]:
+    def reset_vram_budget(self, node: str, *, reason: str = "") -> Call[NodeView]:
         return Call("DELETE", f"{_node(node)}/vram-budget", NodeView, query={"reason": reason})
 
     @endpoint
@@ -133,11 +138,10 @@ class Nodes(Resource[Mode]):
 
     @endpoint
     def logs(
-        self, node: str, backend: str, *, lines: int = 200, cursor: int | None = None, wait_s: float = 0
+        self, node: str, backend: str, *, lines: int = 200, cursor: int | None = None, wait_s: float | None = None
     ) -> Call[LogsPage]:
         """The output of a backend: first the tail; then, with `cursor` and `wait_s`, new lines."""
-        query = {"lines": lines, "cursor": cursor, "wait_s": wait_s}
-        return Call("GET", f"{_node(node)}/backends/{segment(backend)}/logs", LogsPage, query=query)
+        return logs_call(node, backend, lines=lines, cursor=cursor, wait_s=wait_s)
 
 
 class Models(Resource[Mode]):
@@ -147,18 +151,21 @@ class Models(Resource[Mode]):
         return Call("GET", f"{_node(node)}/models" if node else "/models", Page[NodeModel])
 
     @endpoint
-    def unload(self, model: str, *, node: str) -> Call[Message]:
-        return Call("POST", f"{_node(node)}/models/unload", Message, ModelBody(model_name=model))
+    def unload(self, model: str, *, node: str, reason: str = "") -> Call[Message]:
+        """Unload a model, all its replicas, on one node."""
+        return Call("POST", f"{_node(node)}/models/unload", Message, {"model_name": model, **because(reason)})
 
     @endpoint
-    def unload_everywhere(self, model: str) -> Call[UnloadView]:
-        return Call("POST", "/models/unload", UnloadView, ModelBody(model_name=model))
+    def unload_everywhere(self, model: str, *, reason: str = "") -> Call[UnloadView]:
+        """Unload a model on every node that runs it; the answer names the nodes that failed."""
+        return Call("POST", "/models/unload", UnloadView, {"model_name": model, **because(reason)})
 
     @endpoint
     def stop(self, node: str, order: ModelStopBody) -> Call[ModelStopView]:
+        """Stop one process of a model; answers after it has ended."""
         return Call("POST", f"{_node(node)}/models/stop", ModelStopView, order)
 
     @endpoint
-    def delete(self, model: str, *, node: str) -> Call[Message]:
+    def delete(self, model: str, *, node: str, reason: str = "") -> Call[Message]:
         """Unload a model and delete its files from the node."""
-        return Call("POST", f"{_node(node)}/models/delete", Message, ModelBody(model_name=model))
+        return Call("POST", f"{_node(node)}/models/delete", Message, {"model_name": model, **because(reason)})

@@ -2,8 +2,7 @@
 
 from datetime import datetime
 
-from nodesmith.client.calls import Call, Mode, Resource, endpoint, paged, segment
-from nodesmith.client.following import detail_call
+from nodesmith.client.calls import Call, Mode, Resource, because, endpoint, paged, segment
 from nodesmith.contracts.http.operations import (
     BulkBody,
     BulkResult,
@@ -16,11 +15,14 @@ from nodesmith.contracts.http.operations import (
     OperationPage,
     OperationScope,
     PendingView,
-    RetryBody,
 )
 from nodesmith.domain.operation import State
 
 PATH = "/operations"
+
+
+def operation_call(op_id: str) -> Call[OperationDetail]:
+    return Call("GET", f"{PATH}/{segment(op_id)}", OperationDetail)
 
 
 class Operations(Resource[Mode]):
@@ -53,7 +55,7 @@ class Operations(Resource[Mode]):
     @endpoint
     def get(self, op_id: str) -> Call[OperationDetail]:
         """One operation with its timeline."""
-        return detail_call(op_id)
+        return operation_call(op_id)
 
     @endpoint
     def cancel(self, op_id: str, order: CancelBody | None = None) -> Call[CancelAccepted]:
@@ -63,10 +65,10 @@ class Operations(Resource[Mode]):
     @endpoint
     def retry(self, op_id: str, *, reason: str = "", key: str = "") -> Call[OperationAccepted]:
         """Start a new operation with the intent of one that did not succeed."""
-        return Call("POST", f"{PATH}/{segment(op_id)}/retry", OperationAccepted, RetryBody(reason=reason), key=key)
+        return Call("POST", f"{PATH}/{segment(op_id)}/retry", OperationAccepted, because(reason), key=key)
 
     @endpoint
-    def dismiss(self, op_id: str, *, reason: str | None = None) -> Call[OperationDetail]:
+    def dismiss(self, op_id: str, *, reason: str = "") -> Call[OperationDetail]:
         """Remove an operation that ended badly from the live list."""
         return Call("POST", f"{PATH}/{segment(op_id)}/dismiss", OperationDetail, query={"reason": reason})
 
@@ -86,6 +88,6 @@ class Operations(Resource[Mode]):
         return Call("GET", f"{PATH}/pending", PendingView)
 
     @endpoint
-    def clear_history(self, *, reason: str | None = None) -> Call[HistoryCleared]:
+    def clear_history(self, *, reason: str = "") -> Call[HistoryCleared]:
         """Empty the history for all users."""
         return Call("DELETE", f"{PATH}/history", HistoryCleared, query={"reason": reason})

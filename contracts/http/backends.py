@@ -52,11 +52,10 @@ class BackendView(BackendEntry):
 
 
 class BackendPage(Page[BackendView]):
-    total: int = 0
-    """backends on all pages"""
-    tags: list[str] = Field(default_factory=list)
-    """every tag of the catalogue"""
-    unusable: list[UnusableEntry] = Field(default_factory=list)
-    """entries that cannot be installed, and why"""
-    stale: bool = False
-    """the database does not answer: galleries as last known, without information about nodes"""
+    total: int = Field(default=0, description="backends on all pages")
+    tags: list[str] = Field(default_factory=list, description="every tag of the catalogue")
+    unusable: list[UnusableEntry] = Field(default_factory=list, description="entries that cannot be installed, and why")
+    stale: bool = Field(
+        default=False,
+        description="the database does not answer: galleries as last known, without information about nodes",
+    )

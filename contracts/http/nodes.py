@@ -145,8 +145,7 @@ class NodeView(Resources):
 
 
 class NodePage(Page[NodeView]):
-    total: int = 0
-    """nodes on all pages"""
+    total: int = Field(default=0, description="nodes on all pages")
 
 
 class DrainPolicy(WireEnum):

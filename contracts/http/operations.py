@@ -204,10 +204,12 @@ class OperationScope(StrEnum):
 
 
 class OperationPage(Page[OperationView]):
-    last_event_id: int = 0
-    """the newest event in the same snapshot: a stream from here has every later change"""
-    stale_since: datetime | None = None
-    """Temporal has not answered since then: open operations may have gone on"""
+    last_event_id: int = Field(
+        default=0, description="the newest event in the same snapshot: a stream from here has every later change"
+    )
+    stale_since: datetime | None = Field(
+        default=None, description="Temporal has not answered since then: open operations may have gone on"
+    )
 
 
 class CancelBody(Shape):

@@ -44,9 +44,13 @@ Item = TypeVar("Item")
 class Page(Shape, Generic[Item]):
     """One page of a list, in the order of the list."""
 
+    # For the docstrings of each Page[...] pydantic would search the sources of all loaded modules, as it is imported.
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
     items: list[Item]
-    next_cursor: str | None = None
-    """pass it as `cursor` for the next page; null on the last page"""
+    next_cursor: str | None = Field(
+        default=None, description="pass it as `cursor` for the next page; null on the last page"
+    )
 
 
 class Problem(Shape):

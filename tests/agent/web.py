@@ -189,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
         bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if self.path == "/api/node/register":
             return self._json(*self.web.register(body, bearer))
-        if match := re.fullmatch(r"/api/nodes/([^/]+)/approve", self.path):
+        if match := re.fullmatch(r"/api/v1/nodes/([^/]+)/approve", self.path):
             if bearer != self.web.admin_token:
                 return self._json(401, {"detail": "A valid token is needed."})
             self.web.approve(match[1])

@@ -2,25 +2,22 @@
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from nodesmith.cli.client import ApiClient
-from nodesmith.cli.follow import LinkLost
 from nodesmith.cli.main import make_app
-from nodesmith.cli.output.watch_batch import follow_batch
-from nodesmith.contracts.http.batches import BatchDetail
-from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.client.shapes import ACCEPTED as STARTED
+from tests.client.shapes import AT, batch, page
+from tests.scripted_api import ScriptedApi, as_json, scripted_api
 
-AT = datetime(2026, 11, 16, 3, 0, tzinfo=UTC).isoformat()
-JOB = {"jobID": "op", "statusUrl": "/api/backends/job/op", "message": "started"}
+OPERATIONS = "/api/v1/operations"
 ACCEPTED = {
-    **JOB,
     "batch_id": "b",
     "jobID": "b",
+    "statusUrl": "/api/backends/job/b",
+    "message": "started",
     "jobs": {"n1": "op1", "n2": "op2"},
     "skipped": {"n3": "it is drained"},
 }
@@ -43,21 +40,6 @@ PLAN = {
 }
 
 
-def batch(state: str, **members: str) -> dict[str, Any]:
-    return {
-        "batch_id": "b",
-        "kind": "upgrade",
-        "backend": "echo",
-        "family": "echo",
-        "version": "2",
-        "state": state,
-        "max_parallel": 20,
-        "created_at": AT,
-        "message": f"{state}: {len(members)} nodes",
-        "members": [{"node_id": name, "node_name": name, "state": each} for name, each in members.items()],
-    }
-
-
 @pytest.fixture
 def script() -> Iterator[ScriptedApi]:
     with scripted_api() as script:
@@ -74,16 +56,16 @@ def last_request(script: ScriptedApi) -> tuple[str, str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("command", "route"), [("install", "install"), ("upgrade", "upgrade"), ("rollback", "rollback"), ("rm", "remove")]
+    ("command", "kind"), [("install", "install"), ("upgrade", "upgrade"), ("rollback", "rollback"), ("rm", "remove")]
 )
-def test_single_node_starts_one_operation(script: ScriptedApi, command: str, route: str) -> None:
-    script.on(f"/api/nodes/n1/backends/{route}", as_json(JOB, 202))
+def test_single_node_starts_one_operation(script: ScriptedApi, command: str, kind: str) -> None:
+    script.on(OPERATIONS, as_json(STARTED, 202))
     done = run(script, "backends", command, "echo", "--on", "n1", "--reason", "ticket 7")
     assert done.exit_code == 0, done.output
     assert last_request(script) == (
         "POST",
-        f"/api/nodes/n1/backends/{route}",
-        {"backend": "echo", "reason": "ticket 7"},
+        OPERATIONS,
+        {"kind": kind, "node": "n1", "backend": "echo", "reason": "ticket 7"},
     )
     assert "nodesmith ops watch op" in done.stdout
 
@@ -118,10 +100,10 @@ def test_command_requires_exactly_one_kind_of_target(script: ScriptedApi, places
 
 @pytest.mark.parametrize("places", [["--all"], ["--on", "n1"]])
 def test_a_dry_run_shows_the_plan_of_each_node(script: ScriptedApi, places: list[str]) -> None:
-    script.on("/api/v1/batches", as_json(PLAN))
+    script.on("/api/v1/batches/plan", as_json(PLAN))
     done = run(script, "backends", "upgrade", "echo", *places, "--dry-run")
     assert done.exit_code == 0, done.output
-    assert last_request(script)[2]["dry_run"] is True
+    assert [(verb, path) for verb, path, _, _ in script.asked] == [("POST", "/api/v1/batches/plan")]
     first, header, upgraded, skipped = done.stdout.splitlines()
     assert first == "echo 2: 1 nodes, 1 skipped. Nothing was started."
     assert header.split() == ["NODE", "ACTION", "NOW", "FETCH", "FREE", "DISK", "FITS", "WHY", "OUTAGE"]
@@ -159,16 +141,6 @@ def test_json_watch_of_batch_ends_with_its_final_state(script: ScriptedApi) -> N
     assert [json.loads(line)["state"] for line in done.stdout.splitlines()] == ["running", "completed"]
 
 
-def test_watch_of_batch_continues_while_api_does_not_answer(script: ScriptedApi) -> None:
-    away = as_json({}, 503)
-    script.on(
-        "/api/v1/batches/b", as_json(batch("running", n1="running")), away, as_json(batch("completed", n1="failed"))
-    )
-    with ApiClient(script.url, "t") as api:
-        news = list(follow_batch(api, "b", pause=lambda _: None))
-    assert [type(each) for each in news] == [BatchDetail, LinkLost, BatchDetail]
-
-
 def test_piped_watch_prints_each_node_once(script: ScriptedApi) -> None:
     first, then = batch("running", n1="succeeded", n2="running"), batch("completed", n1="succeeded", n2="failed")
     script.on("/api/v1/batches/b", as_json(first), as_json(then))
@@ -178,10 +150,11 @@ def test_piped_watch_prints_each_node_once(script: ScriptedApi) -> None:
 
 @pytest.mark.parametrize("order", ["pause", "resume", "cancel"])
 def test_batch_actions_send_their_reason(script: ScriptedApi, order: str) -> None:
-    script.on(f"/api/v1/batches/b/{order}", as_json({"message": "accepted"}))
+    script.on(f"/api/v1/batches/b/{order}", as_json(batch("running"), 202))
     done = run(script, "batches", order, "b", "--reason", "too hot")
     assert done.exit_code == 0, done.output
     assert last_request(script) == ("POST", f"/api/v1/batches/b/{order}", {"reason": "too hot"})
+    assert json.loads(run(script, "batches", order, "b", "--json").stdout)["batch_id"] == "b"
 
 
 def test_retry_of_a_batch_can_be_watched(script: ScriptedApi) -> None:
@@ -196,7 +169,7 @@ def test_retry_of_a_batch_can_be_watched(script: ScriptedApi) -> None:
     ("option", "body"),
     [
         ([], None),
-        (["--failed"], None),
+        (["--failed"], {"select": "failed"}),
         (["--cancelled"], {"select": "cancelled"}),
         (["--all-unfinished"], {"select": "all_unfinished"}),
     ],
@@ -217,13 +190,13 @@ def test_batch_retry_accepts_only_one_selection(script: ScriptedApi) -> None:
 
 def test_attempt_limits_are_sent_for_one_node_and_for_many(script: ScriptedApi) -> None:
     script.on("/api/v1/batches", as_json(ACCEPTED, 202))
-    script.on("/api/nodes/n1/backends/install", as_json(JOB, 202))
+    script.on(OPERATIONS, as_json(STARTED, 202))
     limits = ["--max-attempts", "3", "--count-attempts", "--max-failures", "5"]
     assert run(script, "backends", "install", "echo", "--all", *limits).exit_code == 0
     body = last_request(script)[2]
     assert (body["max_attempts"], body["count_attempts"], body["max_failures"]) == (3, True, 5)
     assert run(script, "backends", "install", "echo", "--on", "n1", "--max-attempts", "3").exit_code == 0
-    assert last_request(script)[2] == {"backend": "echo", "max_attempts": 3}
+    assert last_request(script)[2] == {"kind": "install", "node": "n1", "backend": "echo", "max_attempts": 3}
 
 
 def test_a_batch_shows_how_often_its_members_failed_and_why(script: ScriptedApi) -> None:
@@ -244,7 +217,7 @@ def test_a_batch_shows_how_often_its_members_failed_and_why(script: ScriptedApi)
 
 def test_batches_are_listed_and_shown(script: ScriptedApi) -> None:
     listed = {**batch("running"), "counts": {"running": 2, "waiting_for_turn": 5}}
-    script.on("/api/v1/batches", as_json([listed]))
+    script.on("/api/v1/batches", as_json(page(listed)))
     script.on("/api/v1/batches/b", as_json(batch("stopped", n1="failed", n2="not_started")))
     line = run(script, "batches", "ls").stdout.splitlines()[1]
     assert line.startswith("b   upgrade echo 2  running  2 running, 5 waiting for turn")
@@ -254,11 +227,17 @@ def test_batches_are_listed_and_shown(script: ScriptedApi) -> None:
 
 def test_hold_shows_actor_reason_and_release_command(script: ScriptedApi) -> None:
     held = {"held": True, "reason": "freeze", "by": "alice", "since": AT}
-    script.on("/api/v1/hold", as_json(held))
-    script.on("/api/v1/release", as_json({"held": False}))
+    script.on("/api/v1/hold", as_json(held), as_json(held), as_json({"held": False}))
     asked = run(script, "hold")
     assert last_request(script)[0] == "GET"
     assert "by alice: freeze" in asked.stdout
     run(script, "hold", "--reason", "freeze")
-    assert last_request(script) == ("POST", "/api/v1/hold", {"reason": "freeze"})
-    assert run(script, "release").stdout == "No hold is set.\n"
+    assert last_request(script) == ("PUT", "/api/v1/hold", {"reason": "freeze"})
+    assert run(script, "release", "--reason", "thawed").stdout == "No hold is set.\n"
+    assert last_request(script) == ("DELETE", "/api/v1/hold?reason=thawed", None)
+
+
+def test_empty_reason_of_a_hold_is_left_to_the_api(script: ScriptedApi) -> None:
+    script.on("/api/v1/hold", as_json({"held": False}))
+    run(script, "hold", "--reason", "")
+    assert last_request(script) == ("PUT", "/api/v1/hold", {"reason": ""})

@@ -9,9 +9,10 @@ from typer.testing import CliRunner, Result
 
 from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.main import make_app
-from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.client.shapes import page
+from tests.scripted_api import ScriptedApi, as_json, scripted_api
 
-LABELS = "/api/nodes/agent-1/labels"
+LABELS = "/api/v1/nodes/agent-1/labels"
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def nodesmith(api: ScriptedApi, *arguments: str) -> Result:
 
 
 def test_list_sends_its_filters(api: ScriptedApi) -> None:
-    api.on("/api/nodes", as_json([]))
+    api.on("/api/v1/nodes", as_json(page()))
     shown = nodesmith(
         api,
         "nodes",
@@ -41,12 +42,13 @@ def test_list_sends_its_filters(api: ScriptedApi) -> None:
     )
     assert shown.output.strip() == "No node matches."
     asked = parse_qs(urlsplit(api.asked[0][1]).query)
-    assert asked == {"selector": ["zone in (a,b),!x"], "status": ["healthy", "offline"], "backend": ["echo"]}
+    given = {"selector": ["zone in (a,b),!x"], "status": ["healthy", "offline"], "backend": ["echo"]}
+    assert asked == {**given, "limit": ["1000"]}
 
 
 def test_labels_are_set_and_removed_as_kubectl_does(api: ScriptedApi) -> None:
     api.on(LABELS, as_json({"zone": "a", "tier": ""}))
-    api.on(f"{LABELS}/example.com%2Fold", as_json(b"", status=204))
+    api.on(f"{LABELS}/example.com%2Fold", as_json({"zone": "a"}))
     shown = nodesmith(api, "nodes", "label", "agent-1", "zone=a=b", "example.com/old-", "tier=", "--reason", "moved")
     assert shown.exit_code == 0, shown.output
     patch, delete, _ = api.asked
@@ -67,7 +69,7 @@ def test_invalid_label_change_is_refused_before_any_request(api: ScriptedApi) ->
 
 
 def test_inventory_shows_when_the_node_reported(api: ScriptedApi) -> None:
-    path = "/api/nodes/agent-1/inventory"
+    path = "/api/v1/nodes/agent-1/inventory"
     seen = {"node_id": "n1", "node_name": "agent-1", "seen_at": "2026-11-16T03:00:00Z", "backends": []}
     echo = {"name": "echo", "version": "2", "previous_version": "1", "digest": "sha256:ab"}
     api.on(path, as_json({**seen, "seen_at": None}))

@@ -2,21 +2,18 @@
 
 import json
 from collections.abc import Iterator
-from itertools import islice
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from nodesmith.cli.client import ApiClient
-from nodesmith.cli.commands.logs import follow_logs
-from nodesmith.cli.errors import CommandFailed
-from nodesmith.cli.follow import LinkLost
 from nodesmith.cli.main import make_app
-from nodesmith.contracts.http.models import LogsPage
-from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
+from nodesmith.client import Refused
+from tests.client.shapes import node, page
+from tests.scripted_api import ScriptedApi, as_json, scripted_api
 
-NODE = "/api/nodes/a%2Fb"
+NODE = "/api/v1/nodes/a%2Fb"
+LOGS = f"{NODE}/backends/echo%230/logs"
 MODEL = {
     "id": "n/echo#0",
     "node_id": "n",
@@ -28,18 +25,7 @@ MODEL = {
     "created_at": "2026-11-16T03:00:00Z",
     "updated_at": "2026-11-16T03:00:00Z",
 }
-VIEW = {
-    "id": "n",
-    "name": "a/b",
-    "node_type": "backend",
-    "protocol": 2,
-    "status": "healthy",
-    "created_at": "2026-11-16T03:00:00Z",
-    "updated_at": "2026-11-16T03:00:00Z",
-    "max_replicas_per_model": 4,
-    "max_replicas_per_model_manually_set": True,
-    "vram_budget": "80%",
-}
+VIEW = node("a/b", max_replicas_per_model=4, max_replicas_per_model_manually_set=True, vram_budget="80%")
 
 
 @pytest.fixture
@@ -58,8 +44,8 @@ def sent(api: ScriptedApi, number: int = 0) -> tuple[str, str, object]:
 
 
 def test_running_models_are_listed_on_all_nodes_or_on_one(api: ScriptedApi) -> None:
-    api.on("/api/nodes/models", as_json([MODEL]))
-    api.on(f"{NODE}/models", as_json([]))
+    api.on("/api/v1/models", as_json(page(MODEL)))
+    api.on(f"{NODE}/models", as_json(page()))
     listed = nodesmith(api, "models", "ls").output.splitlines()
     assert listed[1].split() == ["agent-1", "echo", "0", "echo", "2", "127.0.0.1:51007"]
     assert nodesmith(api, "models", "ls", "--on", "a/b").output.startswith("No model is running.")
@@ -77,6 +63,7 @@ def test_running_models_are_listed_on_all_nodes_or_on_one(api: ScriptedApi) -> N
             {"model_name": "llama", "replica_index": 1, "force": True},
             "done.",
         ),
+        ("models stop llama", "models/stop", {"model_name": "llama", "replica_index": 0}, "done."),
         ("backends stop echo", "backends/stop", {"backend": "echo"}, "done."),
     ],
 )
@@ -107,43 +94,34 @@ def test_unload_everywhere_names_nodes_that_failed(api: ScriptedApi, result: str
     assert (both.exit_code, len(api.asked)) == (2, 2)
 
 
-def page(*lines: str, cursor: int) -> dict[str, object]:
-    return {"node_name": "a/b", "key": "echo#0", "lines": lines, "cursor": cursor}
+def lines(*text: str, cursor: int) -> dict[str, object]:
+    return {"node_name": "a/b", "key": "echo#0", "lines": text, "cursor": cursor}
 
 
 def test_the_end_of_a_log_is_printed(api: ScriptedApi) -> None:
-    api.on(f"{NODE}/backends/echo%230/logs", as_json(page("one", "[two]", cursor=10)))
+    api.on(LOGS, as_json(lines("one", "[two]", cursor=10)))
     assert nodesmith(api, "backends", "logs", "echo#0", "--on", "a/b", "-n", "2").output == "one\n[two]\n"
     assert parse_qs(urlsplit(api.asked[0][1]).query) == {"lines": ["2"]}
 
 
-def test_followed_log_survives_silence_and_outages(api: ScriptedApi) -> None:
+def test_followed_log_prints_new_lines_and_outages_until_a_failure(api: ScriptedApi) -> None:
     away = {"title": "", "status": 503, "detail": "Nobody answers at node a/b.", "code": "node_away"}
     api.on(
-        "/logs",
-        as_json(page("one", cursor=4)),
-        as_json(page(cursor=4)),
+        LOGS,
+        as_json(lines("one", cursor=4)),
         as_json(away, status=503),
-        as_json(page("two", cursor=8)),
+        as_json(lines("two", cursor=8)),
         as_json({**away, "status": 404}, status=404),
     )
-    waits: list[float] = []
-    with ApiClient(api.url, "t") as client:
-        news = follow_logs(client, "/logs", 100, pause=waits.append)
-        first, lost, second = islice(news, 3)
-        with pytest.raises(CommandFailed):
-            next(news)
-    assert (first, second) == (LogsPage(**page("one", cursor=4)), LogsPage(**page("two", cursor=8)))
-    assert lost == LinkLost("Nobody answers at node a/b.")
-    assert waits == [0.5]
-    asked = [parse_qs(urlsplit(path).query).get("cursor") for _, path, _, _ in api.asked]
-    assert asked == [None, ["4"], ["4"], ["4"], ["8"]]
+    shown = nodesmith(api, "backends", "logs", "echo#0", "--on", "a/b", "--follow")
+    assert (shown.stdout, shown.stderr) == ("one\ntwo\n", "Nobody answers at node a/b. Retrying.\n")
+    assert isinstance(shown.exception, Refused)
 
 
 @pytest.mark.parametrize(
     ("command", "value", "path", "body", "sentence"),
     [
-        ("max-replicas", "4", "max-replicas-per-model", {"value": 4}, "a/b: 4 per model, set by an admin."),
+        ("max-replicas", "4", "max-replicas", {"value": 4}, "a/b: 4 per model, set by an admin."),
         ("vram-budget", "80%", "vram-budget", {"value": "80%"}, "a/b: 80%, as the node reports."),
         ("vram-budget", "", "vram-budget", {"value": ""}, "a/b: 80%, as the node reports."),
     ],
@@ -151,7 +129,7 @@ def test_followed_log_survives_silence_and_outages(api: ScriptedApi) -> None:
 def test_override_is_set_removed_and_shown(
     api: ScriptedApi, command: str, value: str, path: str, body: object, sentence: str
 ) -> None:
-    api.on(f"{NODE}/{path}", as_json({}))
+    api.on(f"{NODE}/{path}", as_json(VIEW))
     api.on(NODE, as_json(VIEW))
     shown = nodesmith(api, "nodes", command, "a/b", value, "--reason", "shared card")
     assert (shown.exit_code, shown.output.strip()) == (0, sentence)
@@ -161,6 +139,6 @@ def test_override_is_set_removed_and_shown(
     assert sent(api) == ("DELETE", f"{NODE}/{path}", None)
     api.asked.clear()
     answer = json.loads(nodesmith(api, "nodes", command, "a/b", "--json").output)
-    assert f"{path.replace('-', '_')}_manually_set" in answer
+    assert [name for name in answer if name.startswith(path.replace("-", "_")) and name.endswith("_manually_set")]
     assert [verb for verb, *_ in api.asked] == ["GET"]
     assert nodesmith(api, "nodes", command, "a/b", value, "--hand-back").exit_code == 2

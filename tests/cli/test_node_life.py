@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nodesmith.cli.main import make_app
-from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.scripted_api import ScriptedApi, as_json, scripted_api
 
 
 @pytest.fixture
@@ -23,11 +23,11 @@ def run(api: ScriptedApi, *arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("command", "verb", "path", "query", "body"),
     [
-        ("drain", "POST", "/api/nodes/a%2Fb/drain", "", {"reason": "new disks"}),
-        ("drain --cancel-running", "POST", "/api/nodes/a%2Fb/drain", "operations=cancel", {"reason": "new disks"}),
-        ("resume", "POST", "/api/nodes/a%2Fb/resume", "", {"reason": "new disks"}),
-        ("reset-credential", "POST", "/api/nodes/a%2Fb/reset-credential", "", {"reason": "new disks"}),
-        ("rm", "DELETE", "/api/nodes/a%2Fb", "reason=new+disks", None),
+        ("drain", "POST", "/api/v1/nodes/a%2Fb/drain", "operations=finish", {"reason": "new disks"}),
+        ("drain --cancel-running", "POST", "/api/v1/nodes/a%2Fb/drain", "operations=cancel", {"reason": "new disks"}),
+        ("resume", "POST", "/api/v1/nodes/a%2Fb/resume", "", {"reason": "new disks"}),
+        ("reset-credential", "POST", "/api/v1/nodes/a%2Fb/reset-credential", "", {"reason": "new disks"}),
+        ("rm", "DELETE", "/api/v1/nodes/a%2Fb", "reason=new+disks", None),
     ],
 )
 def test_lifecycle_command_sends_the_request_and_prints_the_result(

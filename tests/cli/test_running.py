@@ -15,8 +15,11 @@ from nodesmith.cli.commands.up_session import TerminalView
 from nodesmith.cli.output import board
 from nodesmith.stack.api import LocalApi
 from nodesmith.stack.home import Connection, Home
-from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.client.shapes import page
+from tests.scripted_api import ScriptedApi, as_json, scripted_api
 
+HEALTHY = {"status": "healthy", "open_operations": 2}
+AWAY = {"status": "offline", "open_operations": 3}
 SINCE = "2026-11-17T17:38:20Z"
 LINK = f"http://127.0.0.1:8080/sign-in/{'x' * 43}"
 HOME = f"/srv/{'long-' * 20}home"
@@ -65,18 +68,19 @@ def api(script: ScriptedApi, tmp_path: Path) -> LocalApi:
 
 
 def test_status_names_a_hold_who_made_it_why_and_since_when(script: ScriptedApi, api: LocalApi) -> None:
-    script.on("/api/nodes", as_json([{"status": "healthy", "open_operations": 2}]))
+    script.on("/api/v1/nodes", as_json(page(AWAY, next_cursor="c 1")), as_json(page(HEALTHY)))
     script.on("/api/v1/hold", as_json({"held": True, "reason": "switch repair", "by": "alice", "since": SINCE}))
     found = {"pid": 7, "url": script.url, "logs": "logs", "processes": [], **board.fetch_summary(api)}
+    assert [path for _, path, _, _ in script.asked][:2] == ["/api/v1/nodes", "/api/v1/nodes?cursor=c+1"]
     output = "\n".join(printed(lambda console: render_status(console, Home(Path("home")), found)))
     since = f"{datetime(2026, 11, 17, 17, 38, 20, tzinfo=UTC).astimezone():%Y-%m-%d %H:%M:%S}"
-    assert "1 of 1 nodes healthy, 2 open operations" in output
+    assert "1 of 2 nodes healthy, 5 open operations" in output
     assert re.search(rf"Held since {since} \S+ by alice: switch repair", output)
     assert "nodesmith release" in output
 
 
 def test_status_without_a_hold_does_not_mention_it(script: ScriptedApi, api: LocalApi) -> None:
-    script.on("/api/nodes", as_json([]))
+    script.on("/api/v1/nodes", as_json(page()))
     script.on("/api/v1/hold", as_json({"held": False}))
     found = {"pid": 7, "url": script.url, "logs": "logs", "processes": [], **board.fetch_summary(api)}
     assert (found["hold"], found["fleet"]) == (None, {"healthy": 0, "nodes": 0, "open_operations": 0})
@@ -84,7 +88,7 @@ def test_status_without_a_hold_does_not_mention_it(script: ScriptedApi, api: Loc
 
 
 def test_status_reports_an_unreachable_api(script: ScriptedApi, api: LocalApi) -> None:
-    script.on("/api/nodes", as_json({}, status=503))
+    script.on("/api/v1/nodes", as_json({}, status=503))
     script.on("/api/v1/hold", as_json({}, status=503))
     found = {"pid": 7, "url": script.url, "logs": "logs", "processes": [], **board.fetch_summary(api)}
     assert (found["hold"], found["fleet"]) == (None, None)

@@ -13,7 +13,7 @@ from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.main import main
 from nodesmith.cli.output.render import Column, SafeConsole, facts, show, table
 from nodesmith.cli.output.terminal import safe
-from tests.cli.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.scripted_api import ScriptedApi, as_json, scripted_api
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2Jx\x9b31m\u202eevil\u2066\r\x00\x7f"
 OBEYED = set("\x1b\x07\x9b\u202e\u2066\r\x00\x7f")
@@ -98,7 +98,7 @@ LOGS = {"node_name": "n", "keys": ["echo#0"], "key": "echo#0", "lines": [f"line 
 def test_logs_of_a_backend_are_safe_unless_raw_is_asked_for(
     script: ScriptedApi, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script.on("/api/nodes/n/backends/echo/logs", as_json(LOGS))
+    script.on("/api/v1/nodes/n/backends/echo/logs", as_json(LOGS))
     run(monkeypatch, "backends", "logs", "echo", "--on", "n")
     assert not OBEYED & set(capsys.readouterr().out)
     run(monkeypatch, "backends", "logs", "echo", "--on", "n", "--raw")
@@ -109,7 +109,7 @@ def test_error_message_of_the_api_is_safe(
     script: ScriptedApi, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     problem = {"title": "x", "status": 404, "detail": f"There is no {HOSTILE}", "code": "x", "remedy": HOSTILE}
-    script.on("/api/nodes/n", as_json(problem, status=404))
+    script.on("/api/v1/nodes/n", as_json(problem, status=404))
     run(monkeypatch, "nodes", "show", "n")
     said = capsys.readouterr().err
     assert "There is no" in said
@@ -119,7 +119,7 @@ def test_error_message_of_the_api_is_safe(
 def test_json_is_ascii(
     script: ScriptedApi, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script.on("/api/nodes/n/backends/echo/logs", as_json(LOGS))
+    script.on("/api/v1/nodes/n/backends/echo/logs", as_json(LOGS))
     run(monkeypatch, "backends", "logs", "echo", "--on", "n", "--json")
     assert capsys.readouterr().out.isascii()
     assert CommandFailed(HOSTILE).as_json().isascii()

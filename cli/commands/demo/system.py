@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from nodesmith.cli.client import ApiClient, read
 from nodesmith.cli.commands.demo.artifact import NOISE, DemoArtifact
 from nodesmith.cli.errors import CommandFailed
-from nodesmith.cli.follow import fetch
+from nodesmith.client import AsyncClient, ClientError
 from nodesmith.contracts.http.nodes import NodeView
-from nodesmith.contracts.http.operations import InstallRequest, JobAccepted, OperationDetail
+from nodesmith.contracts.http.operations import OperationBody, OperationDetail, OperationScope
 from nodesmith.contracts.nats.messages import Installed
+from nodesmith.domain.operation import Kind
 from nodesmith.stack.home import Home
 from nodesmith.stack.processes.child import Child, Program
 from nodesmith.stack.processes.record import Condition
@@ -32,7 +32,7 @@ _POLL = 0.1
 class System:
     """The actions and queries of the tour."""
 
-    def __init__(self, stack: Stack, api: ApiClient) -> None:
+    def __init__(self, stack: Stack, api: AsyncClient) -> None:
         self._stack = stack
         self._api = api
         self._spare: Child | None = None
@@ -54,34 +54,33 @@ class System:
     # API calls
 
     async def install(self, node: str, name: str, uri: str, artifact: DemoArtifact) -> str:
-        request = InstallRequest(backend=name, name=name, uri=uri, sha256=artifact.sha256, version="1")
-        path = f"/api/nodes/{node}/backends/install"
-        return read(JobAccepted, await asyncio.to_thread(self._api.post_once, path, request)).jobID
+        request = OperationBody(
+            kind=Kind.INSTALL, node=node, backend=name, name=name, uri=uri, sha256=artifact.sha256, version="1"
+        )
+        return (await self._api.operations.create(request)).op_id
 
     async def cancel(self, op_id: str) -> None:
-        await asyncio.to_thread(self._api.post, f"/api/operations/{op_id}/cancel")
+        await self._api.operations.cancel(op_id)
 
     async def operation(self, op_id: str) -> OperationDetail | None:
         """Return the operation; None while the API does not answer."""
         try:
-            return await asyncio.to_thread(fetch, self._api, op_id)
-        except CommandFailed as failure:
-            if failure.is_retryable:
+            return await self._api.operations.get(op_id)
+        except ClientError as error:
+            if error.is_retryable:
                 return None
             raise
 
     async def operations(self) -> list[str]:
         """Return the ids of all operations of this system."""
-        answer = await asyncio.to_thread(self._api.get, "/api/operations", all=True, limit=1000)
-        return [entry["op_id"] for entry in answer["operations"]]
+        return [each.op_id async for each in self._api.operations.each(scope=OperationScope.ALL)]
 
     async def node(self, name: str) -> NodeView:
-        return read(NodeView, await asyncio.to_thread(self._api.get, f"/api/nodes/{name}"))
+        return await self._api.nodes.get(name)
 
     async def listed(self, node: str) -> list[Installed]:
         """Return the backends that the node reports."""
-        answer = await asyncio.to_thread(self._api.get, f"/api/nodes/{node}/backends")
-        return [read(Installed, entry) for entry in answer]
+        return (await self._api.nodes.refresh_inventory(node)).backends
 
     # direct inspection of the nodes' disks
 
@@ -127,8 +126,8 @@ class System:
     async def approve(self, name: str) -> None:
         while True:
             try:
-                await asyncio.to_thread(self._api.post, f"/api/nodes/{name}/approve")
-            except CommandFailed:  # not registered yet
+                await self._api.nodes.approve(name)
+            except ClientError:  # not registered yet
                 await asyncio.sleep(_POLL)
             else:
                 return
@@ -150,7 +149,7 @@ async def running_system(home: Path, agents: int) -> AsyncIterator[System]:
         connection = stack.home.connection()
         if connection is None:
             raise CommandFailed("The system started but wrote no connection file.", code="internal")
-        with ApiClient(connection.url, connection.token()) as api:
+        async with AsyncClient(connection.url, connection.token()) as api:
             system = System(stack, api)
             try:
                 yield system

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,8 +23,17 @@ def as_json(body: object, status: int = 200, **headers: str) -> Answer:
     return send
 
 
-def as_events(*chunks: str, hold: threading.Event | None = None) -> Answer:
-    """Send these chunks of an event stream, then close the connection, at once or when `hold` is set."""
+def broken(request: BaseHTTPRequestHandler) -> None:
+    """Close the connection without an answer."""
+    request.close_connection = True
+    request.connection.shutdown(socket.SHUT_RDWR)
+
+
+def as_events(*chunks: str, hold: threading.Event | None = None, is_whole: bool = False) -> Answer:
+    """Send these chunks of an event stream, then close the connection, at once or when `hold` is set.
+
+    `is_whole`: end the answer first, as a server does that shuts down in order.
+    """
 
     def send(request: BaseHTTPRequestHandler) -> None:
         request.send_response(200)
@@ -34,9 +44,21 @@ def as_events(*chunks: str, hold: threading.Event | None = None) -> Answer:
             request.wfile.write(f"{len(chunk.encode()):x}\r\n{chunk}\r\n".encode())
         if hold is not None:
             hold.wait()
+        if is_whole:
+            request.wfile.write(b"0\r\n\r\n")
         request.close_connection = True
 
     return send
+
+
+def _body(request: BaseHTTPRequestHandler) -> Iterator[bytes]:
+    if request.headers.get("Transfer-Encoding") != "chunked":
+        yield request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        return
+    while size := int(request.rfile.readline(), 16):
+        yield request.rfile.read(size)
+        request.rfile.readline()
+    request.rfile.readline()
 
 
 class ScriptedApi:
@@ -52,7 +74,7 @@ class ScriptedApi:
 
     def take(self, request: BaseHTTPRequestHandler) -> Answer:
         path = request.path.partition("?")[0]
-        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        body = b"".join(_body(request))
         self.asked.append((request.command, request.path, dict(request.headers), body))
         left = self.answers.get(path, [as_json({}, status=404)])
         return left.pop(0) if len(left) > 1 else left[0]
