@@ -9,7 +9,7 @@ from nodesmith.api.auth import Admin, Operator, operator, viewer
 from nodesmith.api.dependencies import Dependencies, Deps
 from nodesmith.api.localai.views import history_entry, list_entry, list_order
 from nodesmith.api.problems import responses
-from nodesmith.contracts.http.localai import LocalaiOperations
+from nodesmith.contracts.http.localai import LocalaiHistory, LocalaiOperations
 from nodesmith.contracts.http.operations import CancelBody, Done, OperationFilter
 from nodesmith.contracts.http.shared import ReasonBody
 from nodesmith.contracts.nats.messages import CancelMode
@@ -25,19 +25,19 @@ _HISTORY = 50
 """length of LocalAI's history"""
 
 
-@router.get("", responses=responses())
+@router.get("", response_model_exclude_none=True, responses=responses())
 async def list_jobs(deps: Deps) -> LocalaiOperations:
     """Open operations, and those that ended badly until they are dismissed; least progress first."""
     found = await deps.operations.listing(limit=_MOST_LISTED)
     listed = sorted(found.operations, key=list_order)
-    return LocalaiOperations(operations=[list_entry(deps.with_link(each)) for each in listed])
+    return LocalaiOperations(operations=[list_entry(each) for each in listed])
 
 
-@router.get("/history", responses=responses())
-async def list_ended_jobs(deps: Deps) -> LocalaiOperations:
+@router.get("/history", response_model_exclude_none=True, responses=responses())
+async def list_ended_jobs(deps: Deps) -> LocalaiHistory:
     """The last 50 operations that ended, the latest end first."""
     found, _ = await deps.history.page(OperationFilter(), limit=_HISTORY)
-    return LocalaiOperations(operations=[history_entry(deps.with_link(each)) for each in found])
+    return LocalaiHistory(operations=[history_entry(each) for each in found])
 
 
 @router.delete("/history", response_model_exclude_defaults=True, responses=responses(400))

@@ -39,6 +39,9 @@ from nodesmith.contracts.nats.readings import (
 from nodesmith.domain.operation import Kind, Phase, Reason
 from nodesmith.domain.wire_enum import WireEnum
 
+DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
+"""for messages that are also HTTP shapes: the docstrings of their fields appear in OpenAPI"""
+
 
 class Message(BaseModel):
     """A message on NATS. Unknown fields are ignored, so either side may be newer."""
@@ -66,18 +69,31 @@ class Signed(Message):
 class Installed(Message):
     """One backend on a node's disk; an entry of `backend.list`."""
 
+    model_config = DOCUMENTED
+
     name: str = ""
+    """name of the backend"""
     is_system: bool = False
+    """it came with the node, and is not removed"""
     is_meta: bool = False
+    """it names another backend"""
     installed_at: datetime | None = None
+    """when it was installed"""
     gallery_url: Address = ""
+    """address of the gallery it came from"""
     version: str = ""
+    """its version"""
     uri: Address = ""
+    """where it came from"""
     digest: str = ""
+    """digest of what was installed"""
     # protocol 2
     family: str = ""
+    """the name under which it is locked and stored on a node"""
     previous_version: str = ""
+    """the version that a rollback returns to; empty: none"""
     previous_digest: str = ""
+    """digest of that version"""
 
 
 class BackendList(Message):
@@ -383,6 +399,8 @@ class ModelStopped(Message):
 class BackendConfinement(Message):
     """How the backends of a node are confined, as its agent determined at start-up."""
 
+    model_config = DOCUMENTED
+
     mode: Caption = ""
     """on, off or require"""
     landlock_abi: Decision = 0
@@ -396,15 +414,26 @@ class BackendConfinement(Message):
 class Resources(Message):
     """A node's resources; 0 means none, None means unknown. Field names are LocalAI's."""
 
+    model_config = DOCUMENTED
+
     total_vram: Bytes = None
+    """bytes of graphics memory"""
     available_vram: Bytes = None
+    """free bytes of graphics memory, within the budget"""
     total_ram: Bytes = None
+    """bytes of memory"""
     available_ram: Bytes = None
+    """free bytes of memory"""
     total_disk: Bytes = None
+    """bytes of the disk with the backends"""
     available_disk: Bytes = None
+    """free bytes of that disk"""
     gpu_vendor: Word = None
+    """nvidia, amd, intel, ..."""
     gpu_compute_capability: Word = None
+    """of an NVIDIA card: its compute capability"""
     capability: Word = None
+    """its hardware, as galleries name it"""
     confinement: Annotated[BackendConfinement | None, OR_NOT_KNOWN] = None
     """sent at registration; not by LocalAI workers"""
 

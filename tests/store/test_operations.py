@@ -2,12 +2,13 @@
 
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodesmith.contracts.http.operations import ProgressView
+from nodesmith.contracts.http.operations import OperationFilter, OperationScope, ProgressView
 from nodesmith.contracts.nats.messages import Installed, Outcome, Progress, Result
 from nodesmith.contracts.temporal.operations import RecordResult, RowEnd
 from nodesmith.domain.operation import ENDED, OPEN, Phase, Reason, State
