@@ -43,6 +43,7 @@ from nodesmith.api.v1 import (
     tokens,
 )
 from nodesmith.api.web import artifacts, health, pages
+from nodesmith.contracts.http.operations import OperationEvent, ProgressTick, StreamReset
 from nodesmith.contracts.http.shared import LocalaiProblem, Problem
 
 DESCRIPTION = """Durable install, upgrade and removal of inference backends on a fleet of nodes.
@@ -65,7 +66,9 @@ KEY = {
 }
 """header of every POST"""
 
-V1_PREFIX = "/api/v1/"
+_REFERENCE = "#/components/schemas/{model}"
+_ADDED_SHAPES = (Problem, LocalaiProblem, OperationEvent, ProgressTick, StreamReset)
+"""shapes of errors and of the event stream, which no route names as its answer"""
 
 V1 = (
     nodes,
@@ -135,7 +138,7 @@ def create_app(deps: Dependencies) -> FastAPI:
 
 def _operation_id(route: APIRoute) -> str:
     """The name of the route's function, so that generated clients have good names."""
-    return route.name if route.path.startswith(V1_PREFIX) else f"localai_{route.name}"
+    return f"localai_{route.name}" if problems.is_localai(route.path) else route.name
 
 
 def _lifespan(deps: Dependencies) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
@@ -169,12 +172,21 @@ def _add(operation: dict[str, Any], added: dict[str, Any]) -> None:
         parameters.append(added)
 
 
+def _declare_localai_problems(operation: dict[str, Any]) -> None:
+    for response in operation["responses"].values():
+        if problems.MEDIA_TYPE in response.get("content", {}):
+            reference = _REFERENCE.format(model=LocalaiProblem.__name__)
+            response["content"] = {problems.MEDIA_TYPE: {"schema": {"$ref": reference}}}
+
+
 def _schema(app: FastAPI) -> dict[str, Any]:
     """FastAPI's schema, with our problem responses instead of its own validation errors."""
     schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     for path, operations_of_path in schema["paths"].items():
         for verb, operation in operations_of_path.items():
             operation["responses"].pop("422", None)
+            if problems.is_localai(path):
+                _declare_localai_problems(operation)
             if verb != "get" and not path.startswith("/api/node/"):
                 _add(operation, REASON)
             if verb == "post" and not path.startswith("/api/node/"):
@@ -184,6 +196,8 @@ def _schema(app: FastAPI) -> dict[str, Any]:
     shapes = schema["components"]["schemas"]
     shapes.pop("HTTPValidationError", None)
     shapes.pop("ValidationError", None)
-    shapes["Problem"] = Problem.model_json_schema()
-    shapes["LocalaiProblem"] = LocalaiProblem.model_json_schema()
+    for shape in _ADDED_SHAPES:
+        described = shape.model_json_schema(mode="serialization", ref_template=_REFERENCE)
+        shapes |= described.pop("$defs", {})
+        shapes[shape.__name__] = described
     return schema

@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 from fastapi.dependencies.models import Dependant
 from fastapi.responses import JSONResponse, Response
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -50,6 +51,13 @@ class PendingAnswer:
     claim: KeyClaim
     is_shown_once: bool
 
+    def _answer(self, messages: Sequence[Message]) -> StoredAnswer:
+        status = messages[0]["status"]
+        if self.is_shown_once:
+            return StoredAnswer(status)
+        body = b"".join(each.get("body", b"") for each in messages[1:])
+        return StoredAnswer(status, _storable(body), Headers(raw=messages[0]["headers"]).get("location"))
+
     async def settle(self, messages: Sequence[Message]) -> None:
         """Store the response before it is sent. A refusal or failure is not stored, so it may be sent again."""
         status = messages[0]["status"]
@@ -57,10 +65,7 @@ class PendingAnswer:
             if status >= HTTPStatus.BAD_REQUEST:
                 await self.keyed_request.withdraw(self.claim)
             else:
-                body = b"".join(each.get("body", b"") for each in messages[1:])
-                await self.keyed_request.answered(
-                    self.claim, StoredAnswer(status, None if self.is_shown_once else _storable(body))
-                )
+                await self.keyed_request.answered(self.claim, self._answer(messages))
         except NodesmithError:
             log.exception("idempotency.answer_not_kept")  # the change was made: the caller gets the response anyway
 
@@ -91,7 +96,8 @@ def takes_key(dependant: Dependant) -> bool:
 
 async def repeat_answer(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RepeatedRequest)  # noqa: S101 - registered for this class
-    return JSONResponse(error.answer.body, error.answer.status, REPEATED)
+    location = {"Location": error.answer.location} if error.answer.location else {}
+    return JSONResponse(error.answer.body, error.answer.status, {**REPEATED, **location})
 
 
 class IdempotentPosts:

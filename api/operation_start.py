@@ -5,7 +5,7 @@ from starlette.requests import Request
 from nodesmith.api import auditing
 from nodesmith.api.auth import require_uri_right
 from nodesmith.api.dependencies import Dependencies
-from nodesmith.contracts.http.operations import InstallRequest, JobAccepted
+from nodesmith.contracts.http.operations import InstallRequest, OperationAccepted
 from nodesmith.domain.kinds import Kind
 
 
@@ -18,10 +18,10 @@ async def start_operation(
     *,
     actor: str,
     key: str | None,
-) -> JobAccepted:
+) -> OperationAccepted:
     require_uri_right(http, requested.uri)
     accepted = await deps.admission.ask(kind, node, requested, actor=actor, idempotency_key=key)
-    asked = requested.model_dump(mode="json", exclude_defaults=True, exclude={"reason", "node"})
-    after = {**asked, "op_id": accepted.jobID}
-    auditing.record(http, target=accepted.node, target_id=accepted.node_id, after=after)
+    asked = requested.model_dump(mode="json", exclude_defaults=True, exclude={"reason"})
+    after = {"kind": kind, **asked, "op_id": accepted.op_id}
+    auditing.record(http, target=accepted.node_name, target_id=accepted.node_id, after=after)
     return accepted

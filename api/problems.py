@@ -81,6 +81,8 @@ STATUS: dict[type[NodesmithError], int] = {
 """Maps each domain error to an HTTP status; an error without a row fails a test."""
 
 RETRY_AFTER_S = 2
+_LOCALAI_MEMBERS = {"meta_alternative"}
+"""facts that LocalAI's clients expect beside `error`"""
 MEDIA_TYPE = "application/problem+json"
 _INTERNAL = 500
 
@@ -157,6 +159,7 @@ def respond(
     body = problem.model_dump()
     if is_localai(request.url.path):
         body["error"] = old_shape(request.url.path, status, detail)
+        body |= {name: value for name, value in problem.facts.items() if name in _LOCALAI_MEMBERS}
     return JSONResponse(body, status, {**_extra_headers(status), **(headers or {})}, media_type=MEDIA_TYPE)
 
 
@@ -170,7 +173,7 @@ def _json_value(value: object) -> JsonValue:
 
 def is_localai(path: str) -> bool:
     """Return whether LocalAI's clients ask at that path."""
-    return path.startswith(("/api/", "/backends")) and not path.startswith("/api/v1/")
+    return path.startswith(("/api/", "/backends")) and not f"{path}/".startswith("/api/v1/")
 
 
 def old_shape(path: str, status: int, message: str) -> Any:

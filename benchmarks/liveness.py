@@ -29,7 +29,7 @@ PATIENCE_S = 600.0
 
 
 async def state_of(on: Stage, op_id: str) -> State:
-    return State((await on.http.get(f"/api/operations/{op_id}")).json()["state"])
+    return State((await on.http.get(f"/api/v1/operations/{op_id}")).json()["state"])
 
 
 async def until_waiting(on: Stage, op_id: str) -> None:
@@ -41,7 +41,7 @@ async def left_waiting_at(on: Stage, op_id: str) -> datetime:
     """Return when the operation last left the state `waiting`."""
     while await state_of(on, op_id) in (State.QUEUED, State.WAITING):
         await asyncio.sleep(0.2)
-    timeline = (await on.http.get(f"/api/operations/{op_id}")).json()["timeline"]
+    timeline = (await on.http.get(f"/api/v1/operations/{op_id}")).json()["timeline"]
     last = max(number for number, event in enumerate(timeline) if event["state"] == State.WAITING)
     return datetime.fromisoformat(timeline[last + 1]["at"])
 
@@ -54,12 +54,14 @@ async def wakes(on: Stage) -> list[float]:
         first_heartbeats.setdefault(message.subject.split(".")[1], datetime.now(UTC))
 
     async with simulated(on, NODES, prefix=PREFIX, seconds=2) as names:
-        ids = {node["name"]: node["id"] for node in (await on.http.get("/api/nodes")).json()}
+        ids = {node["name"]: node["id"] for node in (await on.http.get("/api/v1/nodes")).json()["items"]}
     answers = [
-        await on.http.post(f"/api/nodes/{name}/backends/install", json={"backend": "echo", "force": True})
+        await on.http.post(
+            "/api/v1/operations", json={"kind": "install", "node": name, "backend": "echo", "force": True}
+        )
         for name in names
     ]
-    operations = dict(zip(names, [answer.raise_for_status().json()["jobID"] for answer in answers], strict=True))
+    operations = dict(zip(names, [answer.raise_for_status().json()["op_id"] for answer in answers], strict=True))
     await asyncio.gather(*(until_waiting(on, op_id) for op_id in operations.values()))
     bus = await connect_control(on.nats_url, CredentialIssuer(on.secret("nats-account-seed")), name="bench")
     await bus.subscribe(subjects.EVERY_HEARTBEAT, note)

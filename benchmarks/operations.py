@@ -64,10 +64,10 @@ NAMES = (f"b-{number}" for number in itertools.cycle(range(BACKENDS)))
 async def install(on: Stage, node: str) -> str:
     """Install the next backend with force, so that no operation joins another or is skipped."""
     body = {"uri": "https://example.invalid/x.tar.gz", "name": next(NAMES), "sha256": "0" * 64, "force": True}
-    answer = await on.http.post(f"/api/nodes/{node}/backends/install", json=body)
+    answer = await on.http.post("/api/v1/operations", json={"kind": "install", "node": node, **body})
     if answer.is_error:
         raise BenchmarkFailed(f"install on {node}: {answer.status_code} {answer.text}")
-    op_id: str = answer.json()["jobID"]
+    op_id: str = answer.json()["op_id"]
     return op_id
 
 
@@ -152,7 +152,7 @@ async def batch_of_a_hundred(on: Stage, ends: Ends, nodes: Sequence[str]) -> str
     answer = await on.http.post("/api/v1/batches", json={**body, "nodes": list(nodes), "max_parallel": 0})
     answer.raise_for_status()
     accepted = answer.json()
-    await ends.ended(*accepted["jobs"].values())
+    await ends.ended(*accepted["operations"].values())
     while not (await on.http.get(f"/api/v1/batches/{accepted['batch_id']}")).json()["ended_at"]:
         await asyncio.sleep(0.05)
     took = time.perf_counter() - began
@@ -177,7 +177,7 @@ async def cancels(on: Stage, client: Client, ends: Ends, nodes: Sequence[str]) -
 
     async def cancel(op_id: str) -> float:
         began = time.perf_counter()
-        (await on.http.post(f"/api/operations/{op_id}/cancel", json={})).raise_for_status()
+        (await on.http.post(f"/api/v1/operations/{op_id}/cancel", json={})).raise_for_status()
         await ends.ended(op_id)
         return time.perf_counter() - began
 
@@ -197,7 +197,7 @@ async def room(on: Stage, ends: Ends, nodes: Sequence[str]) -> list[str]:
     await ends.begun(op_id)
     sent = time.perf_counter() - began
     began = time.perf_counter()
-    (await on.http.post(f"/api/operations/{op_id}/cancel", json={})).raise_for_status()
+    (await on.http.post(f"/api/v1/operations/{op_id}/cancel", json={})).raise_for_status()
     await ends.ended(op_id)
     stopped = time.perf_counter() - began
     return [

@@ -81,7 +81,7 @@ class Load:
             self.tally.accepted.add(op_id)
             if chosen.random() < 0.2:
                 await asyncio.sleep(chosen.uniform(0, 2))
-                await self._post(f"/api/operations/{op_id}/cancel", {})
+                await self._post(f"/api/v1/operations/{op_id}/cancel", {})
             await self._wait_for_end(op_id, until)
 
     async def _start_operation(self, node: str, backend: str, chosen: random.Random) -> str | None:
@@ -95,9 +95,9 @@ class Load:
             "force": chosen.random() < 0.3,
         }
         body = artifact if kind in ("install", "upgrade") else {"backend": backend}
-        answer = await self._post(f"/api/nodes/{node}/backends/{kind}", body)
+        answer = await self._post("/api/v1/operations", {"kind": kind, "node": node, **body})
         accepted = answer.status_code == httpx2.codes.ACCEPTED
-        return str(answer.json()["jobID"]) if accepted else None
+        return str(answer.json()["op_id"]) if accepted else None
 
     async def _post(self, path: str, body: dict[str, Any]) -> httpx2.Response:
         """Retry with the same idempotency key until the API answers, as a client script would."""
@@ -123,7 +123,7 @@ class Load:
 async def read(on: Stage, op_id: str) -> dict[str, Any]:
     """Return the operation; empty while a server restarts."""
     try:
-        answer = await on.http.get(f"/api/operations/{op_id}")
+        answer = await on.http.get(f"/api/v1/operations/{op_id}")
     except httpx2.TransportError:
         return {}
     return dict(answer.json()) if answer.is_success else {}
@@ -221,9 +221,9 @@ def last_version(ended: Mapping[str, dict[str, Any]], node: str, backend: str) -
 
 async def inventories_that_differ(on: Stage, ended: Mapping[str, dict[str, Any]]) -> AsyncIterator[str]:
     for node in NODES:
-        answer = await on.http.post(f"/api/nodes/{node}/inventory/refresh", json={})
+        answer = await on.http.post(f"/api/v1/nodes/{node}/inventory/refresh", json={})
         answer.raise_for_status()
-        listed = (await on.http.get(f"/api/nodes/{node}/inventory")).json()
+        listed = (await on.http.get(f"/api/v1/nodes/{node}/inventory")).json()
         versions = {each["family"]: each["version"] for each in listed["backends"]}
         for backend in BACKENDS:
             wanted = last_version(ended, node, backend)

@@ -65,7 +65,7 @@ async def _pages(on: Stage, database: Driver) -> None:
         ("first page of 5,000 nodes", NodeQuery(limit=PAGE)),
         ("selector over 5,000 nodes", NodeQuery(limit=PAGE, selector=parse(SELECTOR))),
     ):
-        path = f"/api/nodes?{urlencode({'limit': PAGE, 'selector': str(query.selector)})}"
+        path = f"/api/v1/nodes?{urlencode({'limit': PAGE, 'selector': str(query.selector)})}"
         async with _link(on) as link:
             floor, ours = await _side_by_side(
                 partial(_fetch, database, *_bare(query)), partial(_get, link, path, on.secret("admin-token"))

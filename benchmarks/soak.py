@@ -81,16 +81,16 @@ class Soak:
         node, number = self._random.choice(self._nodes), self._random.randrange(BACKENDS)
         source = {"uri": f"https://example.invalid/{number}.tar.gz", "sha256": "0" * 64}
         body = {**source, "name": f"b{number}", "force": True}
-        answer = await self._post(f"/api/nodes/{node}/backends/install", body)
+        answer = await self._post("/api/v1/operations", {"kind": "install", "node": node, **body})
         if answer.status_code != httpx2.codes.ACCEPTED:
             return
         if answer.json()["joined"]:
             return
-        op_id = answer.json()["jobID"]
+        op_id = answer.json()["op_id"]
         self.accepted.append(op_id)
         if self._random.random() < CANCELLED:
             await asyncio.sleep(self._random.random())
-            await self._post(f"/api/operations/{op_id}/cancel", {})
+            await self._post(f"/api/v1/operations/{op_id}/cancel", {})
 
     async def _post(self, path: str, body: dict[str, Any]) -> httpx2.Response:
         while True:
@@ -115,7 +115,7 @@ class Soak:
         deadline = time.monotonic() + PATIENCE_S
         while len(found) < len(set(self.accepted)) and time.monotonic() < deadline:
             for op_id in set(self.accepted) - found.keys():
-                operation = (await self._apis[0].get(f"/api/operations/{op_id}")).json()
+                operation = (await self._apis[0].get(f"/api/v1/operations/{op_id}")).json()
                 if operation["state"] in ENDED:
                     found[op_id] = operation
             await asyncio.sleep(1)

@@ -6,8 +6,9 @@ from nodesmith.client.back_off import BackOff, LinkLost
 from nodesmith.client.calls import Call
 from nodesmith.client.resources.batches import batch_call
 from nodesmith.client.resources.nodes import logs_call
-from nodesmith.contracts.http.batches import ENDED_BATCHES, BatchDetail
+from nodesmith.contracts.http.batches import BatchDetail
 from nodesmith.contracts.http.models import LONGEST_WAIT_S, MOST_LINES, LogsPage
+from nodesmith.domain.batch import ENDED_BATCHES
 
 BATCH_EVERY_S = 0.5
 

@@ -12,6 +12,8 @@ class StoredAnswer:
 
     status: int
     body: object = None
+    location: str | None = None
+    """the header `Location`, if it has one"""
 
 
 @dataclass(frozen=True)

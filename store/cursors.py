@@ -22,7 +22,7 @@ def read_moment(cursor: str, order: str) -> tuple[datetime, str]:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise _bad_cursor()
+        raise bad_cursor()
     return moment, row_id
 
 
@@ -30,7 +30,7 @@ def read_text(cursor: str, order: str) -> tuple[str, str]:
     """Return the sort key and the id of a list that is ordered by a text."""
     value, row_id = _read(cursor, order)
     if not isinstance(value, str) or "\0" in value:
-        raise _bad_cursor()
+        raise bad_cursor()
     return value, row_id
 
 
@@ -38,7 +38,7 @@ def read_number(cursor: str, order: str) -> int:
     """Return the sort key of a list that is ordered by a number."""
     value, _ = _read(cursor, order)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-        raise _bad_cursor()
+        raise bad_cursor()
     return value
 
 
@@ -46,11 +46,11 @@ def _read(cursor: str, order: str) -> tuple[object, str]:
     try:
         known, value, row_id = json.loads(base64.urlsafe_b64decode(cursor + "=="))
     except (binascii.Error, ValueError, TypeError, RecursionError) as error:
-        raise _bad_cursor() from error
+        raise bad_cursor() from error
     if known != order or not isinstance(row_id, str) or "\0" in row_id:
-        raise _bad_cursor()
+        raise bad_cursor()
     return value, row_id
 
 
-def _bad_cursor() -> InvalidRequest:
+def bad_cursor() -> InvalidRequest:
     return InvalidRequest("cursor: not a valid cursor of this list. Start again without one.", field="cursor")

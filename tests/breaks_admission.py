@@ -10,7 +10,7 @@ from tests.breaking.arming import Break, names_of, rules
 async def _answer_after_the_end(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     accepted = await original(self, *args, **kwargs)
     ended = names_of(original).ENDED
-    while (row := await self.operations.find(accepted.jobID)) is None or row.state not in ended:  # noqa: ASYNC110
+    while (row := await self.operations.find(accepted.op_id)) is None or row.state not in ended:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
     return accepted
 
@@ -93,18 +93,18 @@ def _raise_instead(original: Any, unloaded: Any, result: Any, error: Exception) 
     return original(unloaded, result, error)
 
 
-async def _end_with_the_request(original: Any, self: Any, kind: Any) -> Any:
+async def _end_with_the_request(original: Any, http: Any, deps: Any, *args: Any, **kwargs: Any) -> Any:
     from nodesmith.contracts.temporal.operations import CancelRequest
 
-    accepted, admission = await original(self, kind), self.ask.func.__self__
+    accepted, admission = await original(http, deps, *args, **kwargs), deps.admission
 
     async def end() -> None:
-        while not await self.http.is_disconnected():  # noqa: ASYNC110
+        while not await http.is_disconnected():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-        row = await admission.operations.find(accepted.jobID)
-        await admission.lock.runs.cancel(row.workflow_id, CancelRequest(op_id=accepted.jobID))
+        row = await admission.operations.find(accepted.op_id)
+        await admission.lock.runs.cancel(row.workflow_id, CancelRequest(op_id=accepted.op_id))
 
-    self.http.app.__dict__.setdefault("ending", []).append(asyncio.create_task(end()))
+    http.app.__dict__.setdefault("ending", []).append(asyncio.create_task(end()))
     return accepted
 
 
@@ -149,7 +149,7 @@ ADMISSION = (
     Break(
         rules("S8"),
         "the work ends with the request that asked for it",
-        "nodesmith.api.routers.nodes:NodeOrder.admit",
+        "nodesmith.api.operation_start:start_operation",
         _end_with_the_request,
         tests=("test_operation_continues_without_a_watcher",),
         limit_s=90,

@@ -38,11 +38,11 @@ async def _overwrite_with_the_first_row(original: Any, self: Any, first: Any) ->
     return await self._write(names._written(f"(op_id) DO UPDATE SET {columns}"), [row], [row])
 
 
-async def _keep_the_first_list(original: Any, self: Any, **asked: Any) -> Any:
-    copies = self.__dict__.setdefault("copies", {})
-    if repr(asked) not in copies:
-        copies[repr(asked)] = await original(self, **asked)
-    return copies[repr(asked)]
+async def _keep_the_first_list(original: Any, self: Any, wanted: Any = None, **asked: Any) -> Any:
+    copies, key = self.__dict__.setdefault("copies", {}), repr((wanted, asked))
+    if key not in copies:
+        copies[key] = await original(self, wanted, **asked)
+    return copies[key]
 
 
 async def _call_the_bus_away(original: Any, self: Any, op_ids: Any) -> Any:

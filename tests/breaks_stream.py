@@ -102,7 +102,7 @@ STREAM = (
     Break(
         rules("stream"),
         "a reader that takes nothing is kept for ever",
-        "nodesmith.api.routers.events:EventStreamResponse.__init__",
+        "nodesmith.api.v1.events:EventStreamResponse.__init__",
         lambda original, self, frames, **_: original(self, frames, stuck_after_s=None),
         tests=("test_reader_that_takes_nothing_is_disconnected",),
         waits=True,
@@ -169,7 +169,7 @@ STREAM = (
     Break(
         rules("stream"),
         "a token that was revoked keeps its streams",
-        "nodesmith.api.routers.events:_still_admitted",
+        "nodesmith.api.v1.events:_still_admitted",
         _admitted_for_ever,
         tests=("test_revoked_token_ends_its_streams",),
         waits=True,

@@ -6,20 +6,17 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query
 
 from nodesmith.api.auth import Operator, viewer
-from nodesmith.api.dependencies import Dependencies, Deps
-from nodesmith.api.localai.views import batch_job_status, job_status, with_open_operations
+from nodesmith.api.catalogue_pages import marked_page
+from nodesmith.api.dependencies import Deps
+from nodesmith.api.localai.views import batch_job_status, job_status
 from nodesmith.api.problems import responses
 from nodesmith.api.views.batches import batch_view
 from nodesmith.api.views.operations import operation_view
 from nodesmith.contracts.http.galleries import CataloguePage, UpgradeInfo
 from nodesmith.contracts.http.localai import JobStatus
-from nodesmith.contracts.http.operations import OperationFilter
 from nodesmith.services.catalogue.search import EVERYTHING, Search
 
 router = APIRouter(prefix="/api/backends", tags=["LocalAI"], dependencies=[Depends(viewer)])
-
-_MOST_OPEN_OPERATIONS = 500
-"""open operations that mark the catalogue, the oldest; `GET /api/operations` has them all"""
 
 
 class Sort(StrEnum):
@@ -50,15 +47,8 @@ async def list_catalogue(
 ) -> CataloguePage:
     """Backends that can be installed by name, where they are installed, and which cannot be used and why."""
     descending = order is Order.DESCENDING
-    return await marked_page(deps, Search(term, tag, gallery, page, items, sort, descending=descending))
-
-
-async def marked_page(deps: Dependencies, search: Search) -> CataloguePage:
-    """One page of the catalogue, with the open operations of its backends."""
-    found = await deps.gallery.catalogue_service.page(search)
-    if found.stale:
-        return found
-    return with_open_operations(found, await deps.history.list_open(OperationFilter(), limit=_MOST_OPEN_OPERATIONS))
+    found, _ = await marked_page(deps, Search(term, tag, gallery, page, items, sort, descending=descending))
+    return found
 
 
 @router.get("/upgrades", responses=responses())

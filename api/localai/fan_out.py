@@ -5,8 +5,9 @@ from fastapi import APIRouter, Request
 from nodesmith.api.auth import Operator
 from nodesmith.api.batch_start import start_batch
 from nodesmith.api.dependencies import BackendName, Deps, IdempotencyKey
+from nodesmith.api.localai.views import fleet_job, job_reference
 from nodesmith.api.problems import responses
-from nodesmith.contracts.http.localai import ApplyRequest, ExternalRequest, JobReference, LocalaiJob
+from nodesmith.contracts.http.localai import ApplyRequest, ExternalRequest, FleetJob, JobReference
 from nodesmith.contracts.temporal.batches import BatchAccepted, BatchRequest
 from nodesmith.domain.kinds import Kind
 
@@ -18,12 +19,12 @@ UNLIMITED = 0
 @router.post("/api/backends/install/{backend}", responses=responses(400, 404, 409))
 async def install_everywhere(
     backend: BackendName, request: Request, deps: Deps, actor: Operator, key: IdempotencyKey = None
-) -> LocalaiJob:
+) -> FleetJob:
     """Install on every suitable node; reinstall where it is already installed."""
     batch_request = BatchRequest(
         kind=Kind.INSTALL, backend=backend, everywhere=True, force=True, max_parallel=UNLIMITED
     )
-    return _ui(
+    return fleet_job(
         await start_batch(request, deps, batch_request, actor=actor, idempotency_key=key),
         "Backend installation started",
     )
@@ -32,11 +33,11 @@ async def install_everywhere(
 @router.post("/api/backends/install-external", responses=responses(400, 404, 409))
 async def install_external(
     body: ExternalRequest, request: Request, deps: Deps, actor: Operator, key: IdempotencyKey = None
-) -> LocalaiJob:
+) -> FleetJob:
     batch_request = BatchRequest(
         kind=Kind.INSTALL, uri=body.uri, name=body.name, alias=body.alias, everywhere=True, max_parallel=UNLIMITED
     )
-    return _ui(
+    return fleet_job(
         await start_batch(request, deps, batch_request, actor=actor, idempotency_key=key),
         "External backend installation started",
     )
@@ -45,40 +46,47 @@ async def install_external(
 @router.post("/api/backends/upgrade/{backend}", responses=responses(400, 404, 409))
 async def upgrade_everywhere(
     backend: BackendName, request: Request, deps: Deps, actor: Operator, key: IdempotencyKey = None
-) -> LocalaiJob:
+) -> FleetJob:
     """Upgrade on every node that has the backend."""
-    return _ui(await _start(request, deps, Kind.UPGRADE, backend, actor=actor, key=key), "Backend upgrade started")
+    return fleet_job(
+        await _start(request, deps, Kind.UPGRADE, backend, actor=actor, key=key), "Backend upgrade started"
+    )
 
 
 @router.post("/api/backends/delete/{backend}", responses=responses(400, 404, 409))
 async def delete_everywhere(
     backend: BackendName, request: Request, deps: Deps, actor: Operator, key: IdempotencyKey = None
-) -> LocalaiJob:
-    return _ui(await _start(request, deps, Kind.REMOVE, backend, actor=actor, key=key), "Backend deletion started")
+) -> FleetJob:
+    return fleet_job(
+        await _start(request, deps, Kind.REMOVE, backend, actor=actor, key=key), "Backend deletion started"
+    )
 
 
 @router.post("/backends/apply", responses=responses(400, 404, 409))
-async def apply(
+async def apply_backend(
     body: ApplyRequest, request: Request, deps: Deps, actor: Operator, key: IdempotencyKey = None
 ) -> JobReference:
     batch_request = BatchRequest(
         kind=Kind.INSTALL, backend=body.id, everywhere=True, force=body.force, max_parallel=UNLIMITED
     )
-    return _reference(await start_batch(request, deps, batch_request, actor=actor, idempotency_key=key))
+    started = await start_batch(request, deps, batch_request, actor=actor, idempotency_key=key)
+    return job_reference(started, request.base_url)
 
 
 @router.post("/backends/upgrade/{backend}", responses=responses(400, 404, 409))
-async def upgrade(
+async def upgrade_backend(
     backend: BackendName, request: Request, deps: Deps, actor: Operator, key: IdempotencyKey = None
 ) -> JobReference:
-    return _reference(await _start(request, deps, Kind.UPGRADE, backend, actor=actor, key=key))
+    started = await _start(request, deps, Kind.UPGRADE, backend, actor=actor, key=key)
+    return job_reference(started, request.base_url)
 
 
 @router.post("/backends/delete/{backend}", responses=responses(400, 404, 409))
-async def delete(
+async def delete_backend(
     backend: BackendName, request: Request, deps: Deps, actor: Operator, key: IdempotencyKey = None
 ) -> JobReference:
-    return _reference(await _start(request, deps, Kind.REMOVE, backend, actor=actor, key=key))
+    started = await _start(request, deps, Kind.REMOVE, backend, actor=actor, key=key)
+    return job_reference(started, request.base_url)
 
 
 async def _start(
@@ -86,11 +94,3 @@ async def _start(
 ) -> BatchAccepted:
     batch_request = BatchRequest(kind=kind, backend=backend, everywhere=True)
     return await start_batch(request, deps, batch_request, actor=actor, idempotency_key=key)
-
-
-def _ui(batch: BatchAccepted, message: str) -> LocalaiJob:
-    return LocalaiJob(jobID=batch.batch_id, uuid=batch.batch_id, statusUrl=batch.statusUrl, message=message)
-
-
-def _reference(batch: BatchAccepted) -> JobReference:
-    return JobReference(id=batch.batch_id, uuid=batch.batch_id, status_url=f"/backends/jobs/{batch.batch_id}")

@@ -32,7 +32,7 @@ async def list_models_of_node(node: NodeName, deps: Deps) -> list[NodeModel]:
 
 
 @router.post("/{node}/models/unload", responses=_REFUSALS)
-async def unload(node: NodeName, body: ModelBody, deps: Deps, _actor: Operator) -> Message:
+async def unload_model(node: NodeName, body: ModelBody, deps: Deps, _actor: Operator) -> Message:
     """Unload a model, all its replicas, on a node. A model that does not run counts as unloaded."""
     return await deps.models.unload(await known_node(deps, node), body.model_name)
 

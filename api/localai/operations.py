@@ -10,7 +10,7 @@ from nodesmith.api.dependencies import Dependencies, Deps
 from nodesmith.api.localai.views import history_entry, list_entry, list_order
 from nodesmith.api.problems import responses
 from nodesmith.api.views.operations import operation_view
-from nodesmith.contracts.http.localai import LocalaiOperations
+from nodesmith.contracts.http.localai import LocalaiHistory, LocalaiOperations
 from nodesmith.contracts.http.operations import CancelBody, Done, OperationFilter
 from nodesmith.contracts.http.shared import ReasonBody
 from nodesmith.contracts.nats.messages import CancelMode
@@ -26,19 +26,19 @@ _HISTORY = 50
 """length of LocalAI's history"""
 
 
-@router.get("", responses=responses())
+@router.get("", response_model_exclude_none=True, responses=responses())
 async def list_jobs(deps: Deps) -> LocalaiOperations:
     """Open operations, and those that ended badly until they are dismissed; least progress first."""
     found = await deps.operations.listing(limit=_MOST_LISTED)
-    views = [deps.with_link(operation_view(each)) for each in found.operations]
+    views = [operation_view(each) for each in found.operations]
     return LocalaiOperations(operations=[list_entry(each) for each in sorted(views, key=list_order)])
 
 
-@router.get("/history", responses=responses())
-async def list_ended_jobs(deps: Deps) -> LocalaiOperations:
+@router.get("/history", response_model_exclude_none=True, responses=responses())
+async def list_ended_jobs(deps: Deps) -> LocalaiHistory:
     """The last 50 operations that ended, the latest end first."""
     found, _ = await deps.history.page(OperationFilter(), limit=_HISTORY)
-    return LocalaiOperations(operations=[history_entry(deps.with_link(operation_view(each))) for each in found])
+    return LocalaiHistory(operations=[history_entry(operation_view(each)) for each in found])
 
 
 @router.delete("/history", response_model_exclude_defaults=True, responses=responses(400))

@@ -33,42 +33,47 @@ _LEAVING = {
     responses=responses(400, 409, 410),
     summary="Register",
 )
-async def register(request: RegisterRequest, deps: Deps, token: Bearer) -> RegisterResponse:
+async def register_node(request: RegisterRequest, deps: Deps, token: Bearer) -> RegisterResponse:
     """Register a node, renew its credential, or report a new boot. Takes the registration token or the node's own."""
     return await deps.registration.register(request, bearer=token)
 
 
 @router.post("/{node}/heartbeat", responses=responses(404), openapi_extra=_ANY_BODY, summary="Heartbeat over HTTP")
-async def heartbeat(known: CallingNode, request: Request, deps: Deps) -> Message:
+async def receive_heartbeat(known: CallingNode, request: Request, deps: Deps) -> Message:
     """Heartbeat of a LocalAI worker; our own agents send heartbeats over NATS."""
     deps.heartbeats.add(Heartbeat(node_id=known.id, resources=_resources(await request.body())))
     return Message(message="heartbeat received")
 
 
 @router.post("/{node}/drain", responses=responses(404), summary="About to go")
-async def drain(known: CallingNode, deps: Deps) -> Message:
+async def drain_itself(known: CallingNode, deps: Deps) -> Message:
     """The node is about to leave: it gets no new work, and its operations wait for its return."""
     await deps.lifecycle.leaving(known)
     return Message(message="node set to draining")
 
 
 @router.post("/{node}/resume", responses=responses(404), summary="Stay after all")
-async def resume(known: CallingNode, deps: Deps) -> Message:
+async def resume_itself(known: CallingNode, deps: Deps) -> Message:
     """The node stays after all. An admin's drain or pending approval is not changed."""
     await deps.lifecycle.stayed(known)
     return Message(message="node resumed")
 
 
 @router.post("/{node}/deregister", responses=responses(404), openapi_extra=_LEAVING, summary="Gone")
-@router.delete("/{node}", responses=responses(404), openapi_extra=_LEAVING, summary="Gone")
-async def deregister(known: CallingNode, request: Request, deps: Deps) -> Message:
+async def deregister_node(known: CallingNode, request: Request, deps: Deps) -> Message:
     """The node is offline until it registers again; its data are kept."""
     await deps.lifecycle.left(known, boot_id=_boot(await request.body()))
     return Message(message="node set to offline")
 
 
+@router.delete("/{node}", responses=responses(404), openapi_extra=_LEAVING, summary="Gone")
+async def delete_itself(known: CallingNode, request: Request, deps: Deps) -> Message:
+    """The same as `POST /api/node/{node}/deregister`."""
+    return await deregister_node(known, request, deps)
+
+
 @router.get("/{node}/models", response_model_exclude_none=True, responses=responses(404), summary="Models on the node")
-async def models(known: CallingNode, deps: Deps) -> list[NodeModel]:
+async def list_own_models(known: CallingNode, deps: Deps) -> list[NodeModel]:
     """Running models as the node reports them. A LocalAI worker calls this on leaving and must not wait for itself."""
     return await deps.models.running_if_answered(known)
 

@@ -1,16 +1,22 @@
-"""Operations in LocalAI's format: the job status, and the entry of the live list."""
+"""Operations in LocalAI's format: what was accepted, the job status, and the entry of the live list."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from starlette.datastructures import URL
 
-from nodesmith.contracts.http.batches import BatchDetail, BatchView, MemberView
-from nodesmith.contracts.http.galleries import CatalogueEntry, CataloguePage
-from nodesmith.contracts.http.localai import JobStatus, OpStatus
-from nodesmith.contracts.http.operations import OperationView
+from nodesmith.contracts.http.batches import BatchAccepted, BatchDetail, BatchView, MemberView
+from nodesmith.contracts.http.localai import (
+    FleetJob,
+    JobReference,
+    JobStatus,
+    LocalaiHistoryEntry,
+    LocalaiOperation,
+    NodeJob,
+    NodeProgress,
+    OpStatus,
+)
+from nodesmith.contracts.http.operations import OperationAccepted, OperationView
 from nodesmith.contracts.words import LOCALAI_OUTCOMES
 from nodesmith.domain.batch import ENDED_BATCHES, BatchState
-from nodesmith.domain.identity import family_of
-from nodesmith.domain.operation import ENDED, ON_NODE, OPEN, Operation, State
+from nodesmith.domain.operation import ENDED, ON_NODE, OPEN, State
 
 _BAD = (State.FAILED, State.EXPIRED, State.DEAD_LETTER, "conflict", "refused", "not_started")
 _UNSETTLED = {*OPEN, "waiting_for_turn"}
@@ -24,9 +30,28 @@ _NODE_STATUS = {
 }
 
 
+def node_job(accepted: OperationAccepted) -> NodeJob:
+    return NodeJob(jobID=accepted.op_id, statusUrl=_status_url(accepted.op_id), message=accepted.message)
+
+
+def fleet_job(accepted: BatchAccepted, message: str) -> FleetJob:
+    """A batch as one job of `/api/backends`."""
+    batch_id = accepted.batch_id
+    return FleetJob(jobID=batch_id, uuid=batch_id, statusUrl=_status_url(batch_id), message=message)
+
+
+def job_reference(accepted: BatchAccepted, base_url: URL) -> JobReference:
+    """A batch as one job of `/backends`, with a complete address as LocalAI gives it."""
+    batch_id = accepted.batch_id
+    return JobReference(id=batch_id, uuid=batch_id, status_url=f"{base_url}backends/jobs/{batch_id}")
+
+
+def _status_url(job_id: str) -> str:
+    return f"/api/backends/job/{job_id}"
+
+
 def job_status(operation: OperationView) -> JobStatus:
     """The status that LocalAI's picker polls."""
-    outcome = LOCALAI_OUTCOMES.get(operation.state)
     return JobStatus(
         progress=operation.progress.percentage,
         message="completed" if operation.state is State.SUCCEEDED else operation.message,
@@ -34,7 +59,7 @@ def job_status(operation: OperationView) -> JobStatus:
         processed=operation.state in ENDED,
         deletion=operation.kind.rules.removes,
         queued=False,
-        error=operation.message if outcome == "failed" else None,
+        error=_error(operation),
         completed=True if operation.state is State.SUCCEEDED else None,
     )
 
@@ -71,10 +96,10 @@ def _batch_progress(batch: BatchView) -> float:
 
 def op_status(operation: OperationView) -> OpStatus:
     """One operation as LocalAI's OpStatus."""
-    gauge, outcome = operation.progress, LOCALAI_OUTCOMES.get(operation.state)
+    gauge = operation.progress
     return OpStatus(
         deletion=operation.kind.rules.removes,
-        error=operation.message if outcome == "failed" else None,
+        error=_error(operation),
         processed=operation.state in ENDED,
         message="completed" if operation.state is State.SUCCEEDED else operation.message,
         progress=gauge.percentage,
@@ -105,99 +130,58 @@ def batch_op_status(batch: BatchDetail) -> OpStatus:
     )
 
 
-def _member(member: MemberView) -> dict[str, Any]:
+def _member(member: MemberView) -> NodeProgress:
     standing = State(member.state) if member.state in set(State) else None
     quiet = {"waiting_for_turn": "queued", "nothing_to_do": "success", "skipped": "success"}
-    node = {
-        "node_id": member.node_id,
-        "node_name": member.node_name,
-        "status": _NODE_STATUS.get(standing, "error") if standing else quiet.get(member.state, "error"),
-        "percentage": member.percentage,
-    }
-    return {**node, "error": member.detail or member.state} if member.state in _BAD else node
-
-
-def with_open_operations(page: CataloguePage, open_operations: Sequence[Operation]) -> CataloguePage:
-    """Mark the catalogue entries that have an open operation on any node."""
-    open_by_name: dict[str, list[Operation]] = {}
-    for operation in open_operations:
-        open_by_name.setdefault(family_of(operation.backend), []).append(operation)
-    busy = {entry.id: found for entry in page.backends if (found := _oldest_operation(entry, open_by_name))}
-    jobs = {key: found.batch_id or found.op_id for key, found in busy.items()}
-    in_work = [_marked_busy(entry, _oldest_operation(entry, open_by_name)) for entry in page.backends]
-    kinds = {key: _task_of(found) for key, found in busy.items()}
-    return page.model_copy(update={"backends": in_work, "processingBackends": jobs, "taskTypes": kinds})
-
-
-def _oldest_operation(entry: CatalogueEntry, open_by_name: Mapping[str, Sequence[Operation]]) -> Operation | None:
-    """Return the oldest open operation; one that names a version counts for that version only."""
-    found = open_by_name.get(family_of(entry.name), ())
-    return next((each for each in found if not each.version or each.version == entry.version), None)
-
-
-def _marked_busy(entry: CatalogueEntry, operation: Operation | None) -> CatalogueEntry:
-    if operation is None:
-        return entry
-    is_removal = operation.kind.rules.removes
-    return entry.model_copy(
-        update={"processing": True, "jobID": operation.batch_id or operation.op_id, "isDeletion": is_removal}
+    return NodeProgress(
+        node_id=member.node_id,
+        node_name=member.node_name,
+        status=_NODE_STATUS.get(standing, "error") if standing else quiet.get(member.state, "error"),
+        percentage=member.percentage,
+        error=(member.detail or member.state) if member.state in _BAD else None,
     )
 
 
-def _task_of(operation: Operation) -> str:
-    if operation.state in (State.QUEUED, State.WAITING):
-        return "Waiting"
-    return "Deletion" if operation.kind.rules.removes else "Installation"
-
-
-def history_entry(operation: OperationView) -> dict[str, Any]:
-    """One object for both kinds of client: our fields, then LocalAI's."""
+def history_entry(operation: OperationView) -> LocalaiHistoryEntry:
     outcome = LOCALAI_OUTCOMES[operation.state]
-    ours = operation.model_dump(mode="json")
-    theirs = {
-        "id": operation.backend,
-        "name": operation.backend,
-        "jobID": operation.op_id,
-        "isBackend": True,
-        "nodeID": operation.node_id,
-        "taskType": "deletion" if operation.kind.rules.removes else "installation",
-        "outcome": outcome,
-        "startedAt": ours["created_at"],
-        "finishedAt": ours["ended_at"],
-    }
-    return {**ours, **theirs, **({"error": operation.message} if outcome == "failed" else {})}
+    return LocalaiHistoryEntry(
+        id=operation.backend,
+        name=operation.backend,
+        jobID=operation.op_id,
+        nodeID=operation.node_id,
+        taskType="deletion" if operation.kind.rules.removes else "installation",
+        outcome=outcome,
+        error=operation.message if outcome == "failed" else None,
+        startedAt=operation.created_at,
+        finishedAt=operation.ended_at,
+    )
 
 
-def list_entry(operation: OperationView) -> dict[str, Any]:
-    """One object for both kinds of client: our fields, then LocalAI's; `progress` is LocalAI's, ours is in `gauge`."""
-    ours = operation.model_dump(mode="json")
-    return {**ours, "gauge": ours["progress"], **_localai_fields(operation)}
+def list_entry(operation: OperationView) -> LocalaiOperation:
+    gauge, waits = operation.progress, operation.state in (State.QUEUED, State.WAITING)
+    return LocalaiOperation(
+        id=operation.backend,
+        name=operation.backend,
+        fullName=operation.backend,
+        jobID=operation.op_id,
+        progress=int(gauge.percentage),
+        taskType="Waiting" if waits else "deletion" if operation.kind.rules.removes else "Installation",
+        isDeletion=operation.kind.rules.removes,
+        isQueued=waits,
+        cancellable=_cancellable(operation),
+        message=operation.message,
+        nodeID=operation.node_id,
+        phase=gauge.phase,
+        currentBytes=gauge.bytes_done or None,
+        totalBytes=gauge.bytes_total or None,
+        error=_error(operation),
+        nodes=[_node(operation)],
+    )
 
 
 def list_order(operation: OperationView) -> tuple[int, str, str]:
     """LocalAI's sort order: least progress first, then by name."""
     return int(operation.progress.percentage), operation.backend, operation.op_id
-
-
-def _localai_fields(operation: OperationView) -> dict[str, Any]:
-    is_removal = operation.kind.rules.removes
-    waits = operation.state in (State.QUEUED, State.WAITING)
-    always = {
-        "id": operation.backend,
-        "name": operation.backend,
-        "fullName": operation.backend,
-        "jobID": operation.op_id,
-        "progress": int(operation.progress.percentage),
-        "taskType": "Waiting" if waits else "deletion" if is_removal else "Installation",
-        "isDeletion": is_removal,
-        "isBackend": True,
-        "isQueued": waits,
-        "cancellable": _cancellable(operation),
-        "message": operation.message,
-        "nodeID": operation.node_id,
-        "nodes": [_node(operation)],
-    }
-    return {**always, **_when_set(operation)}
 
 
 def _cancellable(operation: OperationView) -> bool:
@@ -206,29 +190,16 @@ def _cancellable(operation: OperationView) -> bool:
     return operation.state not in ENDED and not is_past_it
 
 
-def _when_set(operation: OperationView) -> dict[str, Any]:
-    """Fields that LocalAI omits when they are empty."""
-    gauge = operation.progress
-    return {
-        name: value
-        for name, value in {
-            "phase": gauge.phase,
-            "currentBytes": gauge.bytes_done,
-            "totalBytes": gauge.bytes_total,
-            "error": operation.message if LOCALAI_OUTCOMES.get(operation.state) == "failed" else "",
-        }.items()
-        if value
-    }
+def _error(operation: OperationView) -> str | None:
+    return operation.message if LOCALAI_OUTCOMES.get(operation.state) == "failed" else None
 
 
-def _node(operation: OperationView) -> dict[str, Any]:
-    failed = LOCALAI_OUTCOMES.get(operation.state) == "failed"
-    node = {
-        "node_id": operation.node_id,
-        "node_name": operation.node_name,
-        "status": _NODE_STATUS.get(operation.state, "error"),
-        "percentage": operation.progress.percentage,
-    }
-    if operation.progress.phase:
-        node["phase"] = operation.progress.phase
-    return {**node, "error": operation.message} if failed else node
+def _node(operation: OperationView) -> NodeProgress:
+    return NodeProgress(
+        node_id=operation.node_id,
+        node_name=operation.node_name,
+        status=_NODE_STATUS.get(operation.state, "error"),
+        percentage=operation.progress.percentage,
+        phase=operation.progress.phase,
+        error=_error(operation),
+    )

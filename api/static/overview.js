@@ -41,7 +41,7 @@ function stateCell(word) {
 
 function progressCell(operation) {
   const cell = element("td");
-  const gauge = operation.gauge;
+  const gauge = operation.progress;
   const ended = ENDED.has(operation.state);
   if (ended ? operation.state !== "succeeded" : !gauge.phase) return cell;
   const bar = element("progress");
@@ -116,14 +116,24 @@ async function ask(path) {
   return response.json();
 }
 
+async function askAll(path) {
+  const items = [];
+  for (let cursor = ""; cursor !== null;) {
+    const page = await ask(`${path}?limit=1000&cursor=${encodeURIComponent(cursor)}`);
+    items.push(...page.items);
+    cursor = page.next_cursor;
+  }
+  return items;
+}
+
 async function readNodes() {
-  const nodes = await ask("/api/nodes");
+  const nodes = await askAll("/api/v1/nodes");
   byId("nodes").replaceChildren(...nodes.map(nodeRow));
   byId("no-nodes").hidden = nodes.length > 0;
 }
 
 async function readOperations() {
-  const listed = (await ask("/api/operations")).operations;
+  const listed = await askAll("/api/v1/operations");
   const live = new Set(listed.map((operation) => operation.op_id));
   for (const [id, operation] of operations) {
     if (!live.has(id) && !ENDED.has(operation.state)) operations.delete(id);
@@ -133,8 +143,8 @@ async function readOperations() {
 }
 
 async function readOperation(id) {
-  const detail = await ask(`/api/operations/${encodeURIComponent(id)}`);
-  operations.set(id, { ...detail, gauge: detail.progress });
+  const detail = await ask(`/api/v1/operations/${encodeURIComponent(id)}`);
+  operations.set(id, detail);
   showOperations();
   if (detail.state === "succeeded" || detail.state === "cancelled") {
     setTimeout(() => { operations.delete(id); showOperations(); }, SHOWN_AFTER_THE_END_MS);
@@ -169,7 +179,7 @@ function follow() {
     const tick = JSON.parse(event.data);
     const operation = operations.get(tick.op_id);
     if (!operation || ENDED.has(operation.state)) return;
-    operation.gauge = tick;
+    operation.progress = tick;
     showOperations();
   });
 }

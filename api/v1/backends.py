@@ -6,14 +6,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from nodesmith.api.auth import Operator, viewer
+from nodesmith.api.catalogue_pages import marked_page
 from nodesmith.api.dependencies import Deps
-from nodesmith.api.localai.catalogue import marked_page
 from nodesmith.api.problems import responses
 from nodesmith.contracts.http.backends import BackendPage, BackendView
 from nodesmith.contracts.http.galleries import NodeSuitability, UpgradeInfo
 from nodesmith.contracts.http.shared import Page
-from nodesmith.domain.errors import InvalidRequest
-from nodesmith.services.catalogue.search import EVERYTHING, Search
+from nodesmith.services.catalogue.search import EVERYTHING, Place, Search
+from nodesmith.store.cursors import bad_cursor, cursor_after, read_text
 
 router = APIRouter(prefix="/api/v1/backends", tags=["backends"], dependencies=[Depends(viewer)])
 
@@ -30,7 +30,9 @@ _ORDERS = {Sort.NAME: "name", Sort.GALLERY: "repository", Sort.LICENSE: "license
 Text = Annotated[str, Query(max_length=200, description="Words in name, description, tags or gallery.")]
 Tag = Annotated[str, Query(max_length=200, description="Only backends with this tag.")]
 Gallery = Annotated[str, Query(max_length=200, description="Only backends of this gallery.")]
-Cursor = Annotated[str, Query(max_length=20, description="`next_cursor` of the previous page.")]
+SortBy = Annotated[Sort, Query(description="What to sort by; `status`: installed ones first.")]
+Descending = Annotated[bool, Query(description="The reverse order.")]
+Cursor = Annotated[str, Query(max_length=2000, description="`next_cursor` of the previous page.")]
 Limit = Annotated[int, Query(ge=1, le=EVERYTHING, description="At most this many.")]
 
 
@@ -41,18 +43,18 @@ async def list_backends(
     text: Text = "",
     tag: Tag = "",
     gallery: Gallery = "",
-    sort: Sort = Sort.NAME,
-    descending: bool = False,
+    sort: SortBy = Sort.NAME,
+    descending: Descending = False,
     cursor: Cursor = "",
     limit: Limit = 1000,
 ) -> BackendPage:
     """Backends that can be installed by name, where they are installed, and which cannot be used and why."""
-    page = _page_number(cursor)
-    search = Search(text, tag, gallery, page, limit, _ORDERS[sort], descending=descending)
-    found = await marked_page(deps, search)
+    search = Search(text, tag, gallery, items=limit, sort=_ORDERS[sort], descending=descending)
+    order = f"backends by {sort}{' descending' if descending else ''}"
+    found, place = await marked_page(deps, search, _place(cursor, order) if cursor else None)
     return BackendPage(
         items=[BackendView.of(entry) for entry in found.backends],
-        next_cursor=str(found.nextPage) if found.currentPage < found.totalPages else None,
+        next_cursor=_cursor(order, place) if place else None,
         total=found.availableBackends,
         tags=found.allTags,
         unusable=found.unusable,
@@ -83,8 +85,14 @@ async def list_suitability(
     return Page(items=await deps.gallery.catalogue_service.suitability(backend, await deps.nodes.list()))
 
 
-def _page_number(cursor: str) -> int:
-    """The catalogue is in memory and changes rarely: its cursor is the number of a page."""
-    if cursor and not (cursor.isascii() and cursor.isdigit()):
-        raise InvalidRequest("cursor: not a valid cursor of this list. Start again without one.", field="cursor")
-    return min(int(cursor or 1), 1_000_000)
+def _cursor(order: str, place: Place) -> str:
+    return cursor_after(order, place.key, "\n".join((place.gallery, place.name, place.version)))
+
+
+def _place(cursor: str, order: str) -> Place:
+    key, entry = read_text(cursor, order)
+    match entry.split("\n"):
+        case [gallery, name, version]:
+            return Place(key, gallery, name, version)
+        case _:
+            raise bad_cursor()

@@ -8,6 +8,7 @@ from nodesmith.api import auditing
 from nodesmith.api.auth import Operator, require_uri_right, viewer
 from nodesmith.api.batch_start import start_batch
 from nodesmith.api.dependencies import Dependencies, Deps, IdempotencyKey
+from nodesmith.api.locations import declared_location, locate
 from nodesmith.api.problems import responses
 from nodesmith.api.views.batches import batch_detail, batch_view
 from nodesmith.contracts.http.batches import BatchDetail, BatchView
@@ -26,12 +27,12 @@ router = APIRouter(prefix="/api/v1/batches", tags=["batches"], dependencies=[Dep
 
 Batch = TypeVar("Batch", bound=BatchView)
 BatchId = Annotated[str, Path(description="Id of the batch.")]
+Because = ReasonBody | None
 OpenOnly = Annotated[bool, Query(alias="open", description="Only batches that have not ended.")]
 Cursor = Annotated[str, Query(max_length=1000, description="`next_cursor` of the previous page.")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most this many, newest first.")]
 
-_LOCATION = {"Location": {"description": "Address of the batch.", "schema": {"type": "string"}}}
-_STARTED = {202: {"headers": _LOCATION}, **responses(400, 404, 409)}
+_ORDERED = {**declared_location(202), **responses(400, 404, 409)}
 
 
 @router.get("", responses=responses(400))
@@ -43,7 +44,7 @@ async def list_batches(
     return Page(items=[_with_link(deps, batch_view(each)) for each in found], next_cursor=following)
 
 
-@router.post("", status_code=202, responses=_STARTED)
+@router.post("", status_code=202, responses=_ORDERED)
 async def create_batch(
     body: BatchRequest,
     request: Request,
@@ -74,7 +75,7 @@ async def get_batch(batch_id: BatchId, deps: Deps) -> BatchDetail:
     return _with_link(deps, batch_detail(found))
 
 
-@router.post("/{batch_id}/retry", status_code=202, responses=_STARTED)
+@router.post("/{batch_id}/retry", status_code=202, responses=_ORDERED)
 async def retry_batch(
     batch_id: BatchId,
     request: Request,
@@ -96,30 +97,51 @@ async def retry_batch(
     return _located(response, accepted)
 
 
-@router.post("/{batch_id}/pause", status_code=202, responses=responses(400, 404, 409))
+@router.post("/{batch_id}/pause", status_code=202, responses=_ORDERED)
 async def pause_batch(
-    batch_id: BatchId, request: Request, deps: Deps, actor: Operator, body: ReasonBody | None = None
+    batch_id: BatchId,
+    request: Request,
+    response: Response,
+    deps: Deps,
+    actor: Operator,
+    *,
+    body: ReasonBody | None = None,
 ) -> BatchView:
     """Running operations continue; no further ones are started. Answers with the batch as it is now."""
+    locate(response, f"{router.prefix}/{batch_id}")
     return await _order(request, deps, batch_id, "pause", actor=actor, because=body)
 
 
-@router.post("/{batch_id}/resume", status_code=202, responses=responses(400, 404, 409))
+@router.post("/{batch_id}/resume", status_code=202, responses=_ORDERED)
 async def resume_batch(
-    batch_id: BatchId, request: Request, deps: Deps, actor: Operator, body: ReasonBody | None = None
+    batch_id: BatchId,
+    request: Request,
+    response: Response,
+    deps: Deps,
+    actor: Operator,
+    *,
+    body: ReasonBody | None = None,
 ) -> BatchView:
     """End a pause. Answers with the batch as it is now."""
+    locate(response, f"{router.prefix}/{batch_id}")
     return await _order(request, deps, batch_id, "resume", actor=actor, because=body)
 
 
-@router.post("/{batch_id}/cancel", status_code=202, responses=responses(400, 404, 409))
+@router.post("/{batch_id}/cancel", status_code=202, responses=_ORDERED)
 async def cancel_batch(
-    batch_id: BatchId, request: Request, deps: Deps, actor: Operator, body: ReasonBody | None = None
+    batch_id: BatchId,
+    request: Request,
+    response: Response,
+    deps: Deps,
+    actor: Operator,
+    *,
+    body: ReasonBody | None = None,
 ) -> BatchView:
     """Start nothing more, and cancel what this batch started; operations that it only joined continue.
 
     Answers with the batch as it is now.
     """
+    locate(response, f"{router.prefix}/{batch_id}")
     return await _order(request, deps, batch_id, "cancel", actor=actor, because=body)
 
 
@@ -136,7 +158,7 @@ async def _order(
 
 
 def _located(response: Response, accepted: BatchAccepted) -> BatchAccepted:
-    response.headers["Location"] = f"{router.prefix}/{accepted.batch_id}"
+    locate(response, f"{router.prefix}/{accepted.batch_id}")
     return accepted
 
 

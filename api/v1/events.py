@@ -14,7 +14,6 @@ from nodesmith.api.auth import Bearer, Session, identify, viewer
 from nodesmith.api.dependencies import Dependencies, Deps
 from nodesmith.api.problems import responses
 from nodesmith.api.stream import IsAdmitted, StreamFilter
-from nodesmith.contracts.http.operations import OperationEvent, ProgressTick, StreamReset
 from nodesmith.domain.errors import ServiceUnavailable
 from nodesmith.services.access.callers import Access
 
@@ -42,9 +41,9 @@ _STREAM: dict[str, Any] = {
     "content": {
         "text/event-stream": {
             "schema": {"type": "string"},
-            "x-operation": OperationEvent.model_json_schema(),
-            "x-progress": ProgressTick.model_json_schema(),
-            "x-reset": StreamReset.model_json_schema(),
+            "x-operation": {"$ref": "#/components/schemas/OperationEvent"},
+            "x-progress": {"$ref": "#/components/schemas/ProgressTick"},
+            "x-reset": {"$ref": "#/components/schemas/StreamReset"},
         }
     },
 }

@@ -10,14 +10,20 @@ from nodesmith.api import auditing
 from nodesmith.api.auth import Admin, viewer
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.etags import tagged
+from nodesmith.api.locations import declared_location, locate
 from nodesmith.api.problems import responses
 from nodesmith.contracts.http.galleries import GalleryPlace, GalleryRequest, GalleryView, TrustRequest, UploadView
 from nodesmith.contracts.http.shared import Message, Page
-from nodesmith.domain.errors import UploadRefused
+from nodesmith.domain.errors import UnknownBackend, UploadRefused
 
 router = APIRouter(prefix="/api/v1", tags=["galleries"], dependencies=[Depends(viewer)])
 
-Name = Annotated[str, Path(max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+_WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+Name = Annotated[str, Path(max_length=128, pattern=_WORD, description="Name of the gallery.")]
+Backend = Annotated[str, Path(alias="name", max_length=128, pattern=_WORD, description="Name of the backend.")]
+Version = Annotated[str, Path(max_length=128, pattern=_WORD, description="Its version.")]
+About = Annotated[str, Query(max_length=4096, description="What it is, for the catalogue.")]
+Tags = Annotated[list[str] | None, Query(max_length=32, description="A tag for the catalogue; may be repeated.")]
 Sha256 = Annotated[str, Query(pattern=r"^[0-9a-f]{64}$|^$", description="Expected digest of the archive.")]
 
 _ARCHIVE = {
@@ -29,7 +35,6 @@ _ARCHIVE = {
 }
 
 
-_LOCATION = {"Location": {"description": "Address of the gallery.", "schema": {"type": "string"}}}
 _UNCHANGED: dict[int | str, dict[str, Any]] = {
     200: {"headers": {"ETag": {"description": "Send it as `If-None-Match`.", "schema": {"type": "string"}}}},
     304: {"description": "Nothing has changed since the answer with that ETag."},
@@ -48,14 +53,14 @@ async def get_gallery(name: Name, request: Request, response: Response, deps: De
     return tagged(request, response, await deps.gallery.galleries.find(name))
 
 
-@router.post("/galleries", status_code=201, responses={201: {"headers": _LOCATION}, **responses(400, 409)})
+@router.post("/galleries", status_code=201, responses={**declared_location(201), **responses(400, 409)})
 async def create_gallery(
     body: GalleryRequest, request: Request, response: Response, deps: Deps, actor: Admin
 ) -> GalleryView:
     """Add a gallery. It is read first; a gallery without usable entries is refused."""
     added = await deps.gallery.galleries.add(body, by=actor)
     auditing.record(request, target=added.name, after=_audit_facts(added))
-    response.headers["Location"] = f"{router.prefix}/galleries/{added.name}"
+    locate(response, f"{router.prefix}/galleries/{added.name}")
     return added
 
 
@@ -99,22 +104,32 @@ async def list_uploads(deps: Deps) -> Page[UploadView]:
     return Page(items=list(await deps.gallery.upload_table.list()))
 
 
+@router.get("/uploads/{name}/{version}", responses=responses(400, 404))
+async def get_upload(name: Backend, version: Version, deps: Deps) -> UploadView:
+    """One archive that was uploaded into the built-in gallery."""
+    found = await deps.gallery.upload_table.find(name, version)
+    if found is None:
+        raise UnknownBackend(f"{name} {version} was not uploaded.", backend=name)
+    return found
+
+
 @router.put(
     "/uploads/{name}/{version}",
     status_code=201,
-    responses=responses(400, 409),
+    responses={**declared_location(201), **responses(400, 409)},
     openapi_extra=_ARCHIVE,
 )
 async def create_upload(
-    name: Name,
-    version: Name,
+    name: Backend,
+    version: Version,
     request: Request,
+    response: Response,
     deps: Deps,
-    actor: Admin,
     *,
+    actor: Admin,
     sha256: Sha256 = "",
-    description: Annotated[str, Query(max_length=4096)] = "",
-    tag: Annotated[list[str] | None, Query(max_length=32)] = None,
+    description: About = "",
+    tag: Tags = None,
 ) -> UploadView:
     """Upload an archive into the built-in gallery, from where nodes fetch it. A version is never replaced."""
     wanted = UploadView(
@@ -124,6 +139,7 @@ async def create_upload(
     announced = int(length) if length.isdecimal() else 0
     kept = await deps.gallery.uploads.take(wanted, _received(request), by=actor, announced=announced)
     auditing.record(request, target=f"{name} {version}", after=kept.model_dump(mode="json", include={"sha256", "size"}))
+    locate(response, f"{router.prefix}/uploads/{name}/{version}")
     return kept
 
 
@@ -137,7 +153,7 @@ async def _received(request: Request) -> AsyncIterator[bytes]:
 
 
 @router.delete("/uploads/{name}/{version}", responses=responses(400, 404))
-async def delete_upload(name: Name, version: Name, request: Request, deps: Deps, _actor: Admin) -> UploadView:
+async def delete_upload(name: Backend, version: Version, request: Request, deps: Deps, _actor: Admin) -> UploadView:
     """Remove an archive from the built-in gallery. Nodes that have it keep it."""
     gone = await deps.gallery.uploads.remove(name, version)
     auditing.record(

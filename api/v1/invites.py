@@ -2,18 +2,22 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, HTTPException, Path, Request
+from fastapi import APIRouter, Depends, HTTPException, Path, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from nodesmith.api import auditing
 from nodesmith.api.auth import CallerOf, admin, anyone
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.idempotency import shown_once
+from nodesmith.api.locations import declared_location, locate
 from nodesmith.api.problems import responses
 from nodesmith.contracts.http.access import InviteCreated, InviteRequest, InviteView
 from nodesmith.contracts.http.shared import Page
+from nodesmith.domain.errors import UnknownInvite
 
 router = APIRouter(tags=["invites"])
+
+Invite = Annotated[str, Path(description="Id of the invite.")]
 
 _PEM = "application/x-pem-file"
 _CERTIFICATE = {"description": "The certificate", "content": {_PEM: {"schema": {"type": "string"}}}}
@@ -25,23 +29,33 @@ async def list_invites(deps: Deps) -> Page[InviteView]:
     return Page(items=list(await deps.invites.table.list()))
 
 
+@router.get("/api/v1/invites/{invite}", dependencies=[Depends(admin)], responses=responses(400, 404))
+async def get_invite(invite: Invite, deps: Deps) -> InviteView:
+    """One invite, without its secret."""
+    found = await deps.invites.table.find(invite)
+    if found is None:
+        raise UnknownInvite(f"There is no invite {invite}.", invite=invite)
+    return found
+
+
 @router.post(
     "/api/v1/invites",
     status_code=201,
     dependencies=[Depends(admin), Depends(shown_once)],
-    responses=responses(400),
+    responses={**declared_location(201), **responses(400)},
 )
-async def create_invite(body: InviteRequest, request: Request, deps: Deps, caller: CallerOf) -> InviteCreated:
+async def create_invite(
+    body: InviteRequest, request: Request, response: Response, deps: Deps, caller: CallerOf
+) -> InviteCreated:
     """Create an invite, with the command to run on the other machine. Only this response contains its secret."""
     made = await deps.invites.create(body, by=caller)
     auditing.record(request, target=made.id, target_id=made.id, after=_audit_facts(made))
+    locate(response, f"/api/v1/invites/{made.id}")
     return made
 
 
 @router.delete("/api/v1/invites/{invite}", dependencies=[Depends(admin)], responses=responses(400, 404))
-async def revoke_invite(
-    invite: Annotated[str, Path(description="Id of the invite.")], request: Request, deps: Deps
-) -> InviteView:
+async def revoke_invite(invite: Invite, request: Request, deps: Deps) -> InviteView:
     """The invite admits no more nodes; nodes that have joined stay."""
     revoked = await deps.invites.revoke(invite)
     auditing.record(request, target=revoked.id, target_id=revoked.id, before=_audit_facts(revoked, "used"))

@@ -9,13 +9,13 @@ from nodesmith.api import auditing
 from nodesmith.api.auth import Operator, operator, require_uri_right, viewer
 from nodesmith.api.dependencies import Dependencies, Deps, IdempotencyKey
 from nodesmith.api.health import TEMPORAL
+from nodesmith.api.locations import declared_location, locate
 from nodesmith.api.operation_start import start_operation
 from nodesmith.api.problems import responses
 from nodesmith.api.views.operations import operation_detail, operation_view
 from nodesmith.contracts.http.operations import (
     CancelAccepted,
     CancelBody,
-    JobAccepted,
     OperationAccepted,
     OperationBody,
     OperationDetail,
@@ -40,7 +40,7 @@ Until = Annotated[datetime | None, Query(description="With `scope=ended`: ended 
 Cursor = Annotated[str, Query(max_length=1000, description="`next_cursor` of the previous page.")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most this many.")]
 
-LOCATION = {"Location": {"description": "Address of the operation.", "schema": {"type": "string"}}}
+_ORDERED = {**declared_location(202), **responses(400, 404, 409)}
 
 
 @router.get("", responses=responses(400))
@@ -74,7 +74,7 @@ async def list_operations(
     )
 
 
-@router.post("", status_code=202, responses={202: {"headers": LOCATION}, **responses(400, 404, 409)})
+@router.post("", status_code=202, responses=_ORDERED)
 async def create_operation(
     body: OperationBody,
     request: Request,
@@ -88,8 +88,8 @@ async def create_operation(
 
     A request with the same intent as an open operation joins it. It never waits for the node.
     """
-    job = await start_operation(request, deps, body.kind, body.node, body, actor=actor, key=key)
-    return accepted(response, job)
+    asked = body.without_target()
+    return _located(response, await start_operation(request, deps, body.kind, body.node, asked, actor=actor, key=key))
 
 
 @router.get("/{op_id}", responses=responses(400, 404))
@@ -101,17 +101,18 @@ async def get_operation(op_id: OpId, deps: Deps) -> OperationDetail:
     return await _known(deps, op_id)
 
 
-@router.post("/{op_id}/cancel", status_code=202, responses=responses(400, 404, 409))
+@router.post("/{op_id}/cancel", status_code=202, responses=_ORDERED)
 async def cancel_operation(
-    op_id: OpId, request: Request, deps: Deps, actor: Operator, body: CancelBody | None = None
+    op_id: OpId, request: Request, response: Response, deps: Deps, actor: Operator, *, body: CancelBody | None = None
 ) -> CancelAccepted:
     """Request a cancel: durable once this has responded, carried out as soon as the node can be reached."""
     cancelled = await deps.cancellation.cancel(op_id, body or CancelBody(), actor=actor)
     auditing.record_order(request, state=cancelled.state)
+    locate(response, f"{router.prefix}/{op_id}")
     return cancelled
 
 
-@router.post("/{op_id}/retry", status_code=202, responses={202: {"headers": LOCATION}, **responses(400, 404, 409)})
+@router.post("/{op_id}/retry", status_code=202, responses=_ORDERED)
 async def retry_operation(
     op_id: OpId,
     request: Request,
@@ -127,9 +128,9 @@ async def retry_operation(
     Retrying an install by uri needs the role for installs by uri.
     """
     require_uri_right(request, await deps.admission.named_uri(op_id))
-    job = await deps.admission.retry(op_id, actor=actor, note=body.reason if body else "", idempotency_key=key)
-    auditing.record(request, after={"node": job.node, "op_id": job.jobID})
-    return accepted(response, job)
+    accepted = await deps.admission.retry(op_id, actor=actor, note=body.reason if body else "", idempotency_key=key)
+    auditing.record(request, after={"node": accepted.node_name, "op_id": accepted.op_id})
+    return _located(response, accepted)
 
 
 @router.post("/{op_id}/dismiss", dependencies=[Depends(operator)], responses=responses(400, 404, 409))
@@ -145,17 +146,9 @@ async def dismiss_operation(op_id: OpId, deps: Deps) -> OperationDetail:
     return await _known(deps, op_id)
 
 
-def accepted(response: Response, job: JobAccepted) -> OperationAccepted:
-    response.headers["Location"] = f"{router.prefix}/{job.jobID}"
-    return OperationAccepted(
-        op_id=job.jobID,
-        node_id=job.node_id,
-        node_name=job.node,
-        message=job.message,
-        joined=job.joined,
-        limits_not_applied=job.limits_not_applied,
-        repeated=job.repeated,
-    )
+def _located(response: Response, accepted: OperationAccepted) -> OperationAccepted:
+    locate(response, f"{router.prefix}/{accepted.op_id}")
+    return accepted
 
 
 def checked(wanted: OperationFilter) -> OperationFilter:

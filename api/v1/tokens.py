@@ -2,15 +2,19 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path, Request, Response
 
 from nodesmith.api import auditing
 from nodesmith.api.auth import CallerOf, admin
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.idempotency import shown_once
+from nodesmith.api.locations import declared_location, locate
 from nodesmith.api.problems import responses
 from nodesmith.contracts.http.access import TokenCreated, TokenRequest, TokenView
 from nodesmith.contracts.http.shared import Page
+from nodesmith.domain.errors import UnknownToken
+
+Token = Annotated[str, Path(description="Id or name of the token.")]
 
 router = APIRouter(prefix="/api/v1/tokens", tags=["tokens"], dependencies=[Depends(admin)])
 
@@ -21,24 +25,34 @@ async def list_tokens(deps: Deps) -> Page[TokenView]:
     return Page(items=list(await deps.access.tokens.list()))
 
 
+@router.get("/{token}", responses=responses(400, 404))
+async def get_token(token: Token, deps: Deps) -> TokenView:
+    """One token, without its secret."""
+    found = await deps.access.tokens.find(token)
+    if found is None:
+        raise UnknownToken(f"There is no token {token}.", token=token)
+    return found
+
+
 @router.post(
     "",
     status_code=201,
     dependencies=[Depends(admin), Depends(shown_once)],
-    responses=responses(400, 409),
+    responses={**declared_location(201), **responses(400, 409)},
 )
-async def create_token(body: TokenRequest, request: Request, deps: Deps, caller: CallerOf) -> TokenCreated:
+async def create_token(
+    body: TokenRequest, request: Request, response: Response, deps: Deps, caller: CallerOf
+) -> TokenCreated:
     """Create a token. Only this response contains its secret."""
     made = await deps.access.create(body, by=caller)
     after = made.model_dump(mode="json", include={"role", "expires_at"})
     auditing.record(request, target=made.name, target_id=made.id, after=after)
+    locate(response, f"{router.prefix}/{made.id}")
     return made
 
 
 @router.delete("/{token}", responses=responses(400, 404))
-async def revoke_token(
-    token: Annotated[str, Path(description="Id or name of the token.")], request: Request, deps: Deps
-) -> TokenView:
+async def revoke_token(token: Token, request: Request, deps: Deps) -> TokenView:
     """Revoke a token; the browsers that it signed in lose access too."""
     revoked = await deps.access.revoke(token)
     before = revoked.model_dump(mode="json", include={"role", "expires_at"})

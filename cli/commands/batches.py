@@ -207,7 +207,7 @@ def announce(accepted: BatchAccepted, *, as_json: bool, is_watched: bool = False
 
 def announcement(accepted: BatchAccepted, *, is_watched: bool) -> str:
     status = "This request was accepted before" if accepted.repeated else "Accepted"
-    lines = [f"{status}: batch {accepted.batch_id} on {len(accepted.jobs)} nodes"]
+    lines = [f"{status}: batch {accepted.batch_id} on {len(accepted.operations)} nodes"]
     lines += [f"  skipped {name}: {why}" for name, why in sorted(accepted.skipped.items())]
     return "\n".join(lines if is_watched else [*lines, f"  watch it:  nodesmith batches watch {accepted.batch_id}"])
 

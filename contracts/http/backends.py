@@ -14,24 +14,35 @@ class BackendView(BackendEntry):
     family: str = ""
     """the name under which it is locked and stored on a node"""
     alias: str = ""
+    """another name for installs"""
     icon: Address = ""
+    """address of its icon"""
     license: str = ""
+    """its license"""
     urls: list[Address] = Field(default_factory=list)
+    """pages about it"""
     mirrors: list[Address] = Field(default_factory=list)
+    """further addresses of the same archive"""
     tags: list[str] = Field(default_factory=list)
+    """its tags"""
     platforms: list[str] = Field(default_factory=list)
+    """operating systems and processors it runs on; empty: not stated"""
     notes: str = ""
+    """what the gallery says about using it"""
     is_meta: bool = False
     """it names one build per kind of hardware"""
     is_alias: bool = False
     """it is one of the builds that a meta names"""
     is_development: bool = False
+    """it is a development build"""
     capabilities: dict[str, str] = Field(default_factory=dict)
     """of a meta: kind of hardware -> build"""
     meta_backend_for: str = ""
+    """the meta that names this build"""
     verification: str = ""
     """how an install is verified: the policy of its gallery"""
     installed: bool = False
+    """a node has it"""
     nodes: list[InstalledOn] = Field(default_factory=list)
     """where it is installed"""
     upgradable_on: list[str] = Field(default_factory=list)

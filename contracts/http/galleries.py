@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from nodesmith.contracts.http.shared import Address, Shape
+from nodesmith.contracts.http.shared import Address, Shape, example
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.domain.trust import GalleryPolicy, GalleryTrust
 
@@ -21,16 +21,25 @@ class BackendEntry(Shape):
     """One backend of the catalogue."""
 
     name: str
+    """its name, for installs"""
     version: str
+    """its version"""
     description: str = ""
+    """what it is, in the gallery's words"""
     uri: Address
+    """where the archive or image is"""
     sha256: str = ""
+    """digest of the archive; empty for an image without a pinned digest"""
     size: int = 0
+    """bytes of the archive; 0: not stated"""
     gallery: str = ""
+    """the gallery that lists it"""
 
 
 class TrustRequest(Shape):
     """`PUT /api/v1/galleries/{name}/trust`: what its artifacts need. Replaces all settings at once."""
+
+    model_config = example(policy="digest")
 
     policy: GalleryPolicy = GalleryPolicy.DIGEST
     """none: also archives without a sha256; digest; signed: by `keys`, by the metadata below `root`, or both"""
@@ -49,22 +58,28 @@ class GalleryPlace(Shape):
     """The address of a gallery, with LocalAI's keys."""
 
     name: str = Field(min_length=1, max_length=64, pattern=_NAME)
+    """its name, for `gallery@backend`"""
     url: Address = Field(min_length=1, max_length=2048)
     """file://, http(s)://, or github:owner/repository/path@branch; a .ref file contains the name of a file beside it"""
     mirrors: list[Address] = Field(default_factory=list, max_length=16)
+    """further addresses of the same index, tried in this order"""
 
 
 class GalleryRequest(GalleryPlace, TrustRequest):
     """`POST /api/v1/galleries`: its address, and what its artifacts need."""
+
+    model_config = example(name="mine", url="https://files.example/index.yaml")
 
 
 class GalleryView(GalleryPlace):
     """A gallery, its trust settings, and the result of its last read."""
 
     policy: GalleryPolicy = GalleryPolicy.DIGEST
+    """what its artifacts need: none, digest or signed"""
     key_ids: list[str] = Field(default_factory=list)
     """the keys whose signature an artifact needs"""
     threshold: int = 1
+    """how many of these keys must have signed an artifact"""
     signed_index: bool = False
     """its index is checked against signed TUF metadata"""
     index_version: int = 0
@@ -72,16 +87,21 @@ class GalleryView(GalleryPlace):
     index_expires_at: datetime | None = None
     """when the signed index in use expires; afterwards nothing is installed from it"""
     entries: int = 0
+    """backends that can be installed from it"""
     unusable: int = 0
+    """entries that cannot"""
     source: Address = ""
     """the address that the copy in use came from"""
     fetched_at: datetime | None = None
     """when the copy in use was last confirmed as the newest"""
     checked_at: datetime | None = None
+    """when it was last read, with or without success"""
     error: Address = ""
     """why the last read failed; the copy in use is then older"""
     created_by: str = ""
+    """who added it"""
     created_at: datetime | None = None
+    """when it was added"""
 
 
 @dataclass(frozen=True)
@@ -142,21 +162,32 @@ class UnusableEntry(Shape):
     """An entry of a gallery that cannot be installed."""
 
     gallery: str
+    """the gallery that lists it"""
     name: str
+    """its name; empty if it has none"""
     reason: str
+    """why it cannot be installed"""
     line: int = 0
+    """line in the index; 0: not known"""
 
 
 class InstalledOn(Shape):
     """One node that has a backend; LocalAI's NodeBackendRef."""
 
     node_id: str
+    """id of the node"""
     node_name: str
+    """name of the node"""
     node_status: str = ""
+    """status of the node"""
     version: str = ""
+    """the version there"""
     digest: str = ""
+    """digest of what is installed there"""
     uri: Address = ""
+    """where it came from"""
     installed_at: datetime | None = None
+    """when it was installed"""
 
 
 class CatalogueEntry(BackendEntry):
@@ -194,13 +225,19 @@ class NodeSuitability(Shape):
     """How a backend fits a node, and which build the node would get."""
 
     node_id: str
+    """id of the node"""
     node_name: str
+    """name of the node"""
     node_status: str
+    """status of the node"""
     capability: str
+    """the hardware of the node, as galleries name it"""
     suitability: str
     """compatible; override: made for other hardware, may start if forced; impossible"""
     build: str = ""
+    """the build that the node would get; empty if there is none"""
     reason: str = ""
+    """why there is none"""
 
 
 class GalleryName(Shape):
@@ -232,22 +269,33 @@ class CataloguePage(Shape):
 
 class NodeDrift(Shape):
     node_id: str
+    """id of the node"""
     node_name: str
+    """name of the node"""
     version: str = ""
+    """the version there"""
     digest: str = ""
+    """the digest there"""
 
 
 class UpgradeInfo(Shape):
     """LocalAI's UpgradeInfo: the version most nodes have, the gallery's version, and the nodes that differ."""
 
     backend_name: str
+    """name of the backend"""
     installed_version: str
+    """the version that most nodes have"""
     available_version: str
+    """the version that the gallery offers"""
     installed_digest: str = ""
+    """the digest that most nodes have"""
     available_digest: str = ""
+    """the digest that the gallery offers"""
     node_drift: list[NodeDrift] = Field(default_factory=list)
+    """nodes that differ from the majority"""
     # our fields
     family: str = ""
+    """the name under which it is locked and stored on a node"""
     nodes: list[str] = Field(default_factory=list)
     """names of the nodes that an upgrade would change"""
     checked_at: datetime | None = None
@@ -258,5 +306,8 @@ class UploadView(BackendEntry):
     """An archive that was uploaded into the built-in gallery."""
 
     tags: list[str] = Field(default_factory=list)
+    """its tags in the catalogue"""
     uploaded_by: str = ""
+    """who uploaded it"""
     uploaded_at: datetime | None = None
+    """when it was uploaded"""

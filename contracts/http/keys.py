@@ -6,11 +6,12 @@ from datetime import datetime
 
 from pydantic import Field
 
-from nodesmith.contracts.http.shared import Shape
+from nodesmith.contracts.http.shared import Shape, example
 
 
 class OrderKeyView(Shape):
     kid: str
+    """id of the key"""
     until: datetime
     """nodes reject its signatures after this time"""
     signs: bool
@@ -21,6 +22,7 @@ class NodesBehind(Shape):
     """Nodes without the newest trust list: they still accept the keys of an older list."""
 
     count: int
+    """how many nodes"""
     names: list[str]
     """the first few names"""
 
@@ -33,6 +35,7 @@ class KeysView(Shape):
     trust: str
     """fingerprint of the root key, for `nodesmith agent join --trust`"""
     keys: list[OrderKeyView]
+    """the order keys, which nodes accept"""
     nodes_behind: NodesBehind | None = None
     """None where a folder of keys is read without an API"""
 
@@ -61,6 +64,8 @@ class Compared:
 
 class RotateKeys(Shape):
     """`POST /api/v1/keys/rotate`."""
+
+    model_config = example(revoke=False)
 
     revoke: bool = Field(
         default=False,

@@ -1,7 +1,6 @@
 """HTTP shapes of LocalAI's clients, where they differ from ours."""
 
 from datetime import datetime
-from typing import Any
 
 from pydantic import Field
 
@@ -22,13 +21,18 @@ class JobStatus(Shape):
     completed: bool | None = None
 
 
-class LocalaiJob(Shape):
-    """LocalAI's response of a route for all nodes."""
+class NodeJob(Shape):
+    """LocalAI's response of a route for one node."""
 
     jobID: str  # noqa: N815
-    uuid: str
     statusUrl: str  # noqa: N815
     message: str
+
+
+class FleetJob(NodeJob):
+    """LocalAI's response of a route for all nodes."""
+
+    uuid: str
 
 
 class JobReference(Shape):
@@ -50,6 +54,18 @@ class ExternalRequest(Shape):
     alias: PlainName = Field(default="", max_length=255)
 
 
+class NodeProgress(Shape):
+    """One node of an operation; unset fields are omitted."""
+
+    node_id: str
+    node_name: str
+    status: str
+    """queued, downloading, running_on_worker, success or error"""
+    percentage: float
+    phase: str | None = None
+    error: str | None = None
+
+
 class OpStatus(Shape):
     """LocalAI's `GET /backends/jobs/{uuid}`."""
 
@@ -67,7 +83,7 @@ class OpStatus(Shape):
     gallery_element_name: str = ""
     cancelled: bool = False
     cancellable: bool = False
-    nodes: list[dict[str, Any]] | None = None
+    nodes: list[NodeProgress] | None = None
 
 
 class DeleteBody(Shape):
@@ -155,8 +171,55 @@ class KnownBackend(Shape):
     installed: bool
 
 
-class LocalaiOperations(Shape):
-    """LocalAI's lists of operations: the live list, and the history."""
+class LocalaiOperation(Shape):
+    """An entry of LocalAI's live list; unset fields are omitted."""
 
-    operations: list[dict[str, Any]]
-    """LocalAI's entry (id, name, jobID, progress or outcome ...) and our fields in one object"""
+    id: str
+    """name of the backend; the same on several nodes"""
+    name: str
+    fullName: str  # noqa: N815
+    jobID: str  # noqa: N815
+    progress: int
+    """in percent"""
+    taskType: str  # noqa: N815
+    """Installation, Waiting or deletion"""
+    isDeletion: bool  # noqa: N815
+    isBackend: bool = True  # noqa: N815
+    isQueued: bool  # noqa: N815
+    cancellable: bool
+    message: str
+    nodeID: str  # noqa: N815
+    phase: str | None = None
+    currentBytes: int | None = None  # noqa: N815
+    totalBytes: int | None = None  # noqa: N815
+    error: str | None = None
+    nodes: list[NodeProgress]
+
+
+class LocalaiOperations(Shape):
+    """LocalAI's `GET /api/operations`."""
+
+    operations: list[LocalaiOperation]
+
+
+class LocalaiHistoryEntry(Shape):
+    """An entry of LocalAI's history; `error` only of a failure."""
+
+    id: str
+    name: str
+    jobID: str  # noqa: N815
+    isBackend: bool = True  # noqa: N815
+    nodeID: str  # noqa: N815
+    taskType: str  # noqa: N815
+    """installation or deletion"""
+    outcome: str
+    """completed, failed or cancelled"""
+    error: str | None = None
+    startedAt: datetime  # noqa: N815
+    finishedAt: datetime | None  # noqa: N815
+
+
+class LocalaiHistory(Shape):
+    """LocalAI's `GET /api/operations/history`."""
+
+    operations: list[LocalaiHistoryEntry]

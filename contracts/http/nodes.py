@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from nodesmith.contracts.http.shared import Message, Page, Shape
 from nodesmith.contracts.nats.presence import Resources
@@ -105,43 +105,66 @@ class Approved(RegisterResponse):
 class NodeView(Resources):
     """One node in the registry; `status` is computed on read."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
     id: str
+    """id of the node; it stays when the node registers again"""
     name: str
+    """its name, unique in the fleet"""
     node_type: NodeType
+    """backend, or agent: runs no backends"""
     protocol: Protocol
+    """2: our agent; 1: a LocalAI worker"""
     address: str = ""
+    """where its backends are reached"""
     http_address: str = ""
+    """where its own HTTP server is reached"""
     max_replicas_per_model: int = 1
+    """replicas of one model that it may run"""
     max_replicas_per_model_manually_set: bool = False
+    """an admin has overridden the node's value"""
     vram_budget: str = ""
+    """graphics memory that backends may use, as it was written"""
     vram_budget_bytes: int | None = None
     """the budget in bytes on this card; `available_vram` is its unused part"""
     vram_budget_manually_set: bool = False
+    """an admin has overridden the node's value"""
     reserved_vram: int = 0
+    """always 0: nothing is reserved here"""
     status: NodeStatus
+    """computed at the time of the request"""
     approved_at: datetime | None = None
+    """when it was admitted; null: it waits for approval"""
     drained_at: datetime | None = None
+    """when an admin drained it; null: it is not drained"""
     leaving_at: datetime | None = None
     """the node itself is about to leave; an admin's drain is `drained_at`"""
     left_at: datetime | None = None
+    """when it deregistered; null: it did not"""
     unreachable_since: datetime | None = None
+    """since when it does not answer commands; null: it does"""
     rival_seen_at: datetime | None = None
     """when a second process last tried to register as this node; it was refused"""
     last_heartbeat: datetime | None = None
+    """when it last sent a heartbeat"""
     boot_id: str = ""
+    """identifies the current process of the node"""
     boot_at: datetime | None = None
     """when the current process of the node first registered"""
     agent_version: str = ""
+    """version of its agent"""
     trust_version: int = 0
     """version of the trust list in the last heartbeat; 0: not reported"""
     labels: Labels = Field(default_factory=dict)
+    """effective labels: the admin's, the node's own, and the automatic ones"""
     open_operations: int = 0
+    """operations that have not ended"""
     model_count: int = 0
+    """always 0: `GET /api/v1/models` asks the nodes"""
     in_flight_count: int = 0
+    """always 0: calls go to the backends directly"""
     created_at: datetime
+    """when it first registered"""
     updated_at: datetime
+    """when its row last changed"""
 
 
 class NodePage(Page[NodeView]):
@@ -160,7 +183,9 @@ class LifecycleChanged(Message):
     """A node was drained, resumed or removed; `cancelled` lists the operations that were cancelled."""
 
     status: NodeStatus | None = None
+    """status of the node afterwards; null: it was removed"""
     cancelled: list[str] = Field(default_factory=list)
+    """ids of the operations that were cancelled"""
 
 
 class LeaveBody(Shape):

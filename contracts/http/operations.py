@@ -2,46 +2,56 @@
 
 from datetime import datetime
 from enum import StrEnum, auto
-from typing import Any, Self
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from nodesmith.contracts.http.shared import Address, Page, Shape
+from nodesmith.contracts.http.shared import Address, Page, Shape, example, one_of_ours
 from nodesmith.contracts.names import PlainName
 from nodesmith.contracts.nats.messages import CancelMode, Installed, UpgradePolicy
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Gauge, Phase, Reason, State
 
+RequestedKind = Annotated[Kind, AfterValidator(one_of_ours)]
+
 
 class InstallRequest(Shape):
-    """`POST /api/nodes/{id}/backends/install`: by gallery name, or by uri."""
+    """What to do with a backend: by gallery name, or by uri."""
+
+    model_config = example(backend="echo")
 
     backend: PlainName = Field(default="", max_length=255)
-    backend_galleries: str = ""
+    """name of the backend, or gallery@name"""
     uri: PlainName = Field(
         default="",
         max_length=2048,
         description="An archive (http, https, file) or host/name:tag of a registry, with oci:// or without a scheme.",
     )
     name: PlainName = Field(default="", max_length=255)
+    """name under which an install by uri is stored"""
     alias: PlainName = Field(default="", max_length=255)
-    # our fields
+    """another name for it on the node"""
     version: PlainName = Field(default="", max_length=128)
+    """the version; default: the newest"""
     sha256: str = Field(
         default="",
         pattern=r"^(sha256:)?[0-9a-fA-F]{64}$|^$",
         description="Required for an archive by uri; in a registry, the digest to install, regardless of the tag.",
     )
     force: bool = False
+    """do it even if it is installed already"""
     reason: str = Field(default="", max_length=500)
+    """why, kept in the operation and in the audit trail"""
     on_drained: bool = False
     """allow a drained node"""
     start: bool = False
     """start the backend afterwards; nothing is started by default"""
-    upgrade_policy: UpgradePolicy = UpgradePolicy.RESTART
+    upgrade_policy: Annotated[UpgradePolicy, AfterValidator(one_of_ours)] = UpgradePolicy.RESTART
     """how running processes are replaced"""
     wait_for_node_s: float | None = Field(default=None, gt=0, le=90 * 86400)
+    """seconds to wait for a node that is away; default: the settings"""
     deadline_s: float | None = Field(default=None, gt=0, le=90 * 86400)
+    """seconds after which it ends, whatever it waits for; default: none"""
     max_attempts: int | None = Field(
         default=None, ge=1, le=1000, description="Attempts on one node before it gives up; default: the settings."
     )
@@ -50,18 +60,27 @@ class InstallRequest(Shape):
 class OperationBody(InstallRequest):
     """`POST /api/v1/operations`: what to do with a backend, on which node."""
 
-    kind: Kind
+    model_config = example(kind="install", node="gpu-1", backend="echo", reason="INC-42")
+
+    kind: RequestedKind
     """install, upgrade, rollback or remove"""
     node: str = Field(min_length=1, max_length=255)
     """id or name of the node"""
+
+    def without_target(self) -> InstallRequest:
+        """The request as such: the same under the id and the name of the node."""
+        return InstallRequest.model_validate(self.model_dump(include=set(InstallRequest.model_fields)))
 
 
 class OperationAccepted(Shape):
     """202: the operation is durable. `Location` is its address."""
 
     op_id: str
+    """id of the operation"""
     node_id: str
+    """id of the node"""
     node_name: str
+    """name of the node"""
     message: str
     """what was accepted, as a sentence"""
     joined: bool = False
@@ -72,34 +91,23 @@ class OperationAccepted(Shape):
     """a repeated request with the same `Idempotency-Key`: this is the first answer"""
 
 
-class JobAccepted(Shape):
-    """202: the operation is durable."""
-
-    jobID: str  # noqa: N815 - LocalAI's name
-    statusUrl: str  # noqa: N815
-    message: str
-    joined: bool = False
-    """the same operation was running already; this is its id"""
-    limits_not_applied: list[str] = Field(default_factory=list)
-    """of a request that joined a running operation: requested limits that do not apply, as that one keeps its own"""
-    repeated: bool = False
-    """true: a repeated request with the same `Idempotency-Key`; this is the first response"""
-    operation: str = ""
-    """its details: /api/operations/{id}"""
-    node: str = ""
-    node_id: str = ""
-
-
 class ProgressView(Shape):
     """The gauge: the last value received."""
 
     phase: Phase | None = None
+    """what the node does at the moment"""
     bytes_done: int = 0
+    """bytes downloaded or unpacked"""
     bytes_total: int = 0
+    """bytes in all; 0: not known"""
     percentage: float = 0.0
+    """progress of the phase, 0 to 100"""
     rate: float = 0.0
+    """bytes per second"""
     eta_s: float | None = None
+    """seconds until the phase ends, at this rate"""
     at: datetime | None = None
+    """when the node reported it"""
 
     def during(self, state: State) -> "ProgressView":
         """Return the gauge as valid in that state, for a client that learned of the state from an event."""
@@ -107,74 +115,115 @@ class ProgressView(Shape):
 
 
 class OperationView(Shape):
-    """One operation, from its row. In a list `progress` is LocalAI's number, and the gauge is in `gauge`."""
+    """One operation."""
 
     op_id: str
+    """id of the operation"""
     kind: Kind
+    """install, upgrade, rollback or remove"""
     node_id: str
+    """id of the node"""
     node_name: str
+    """name of the node"""
     backend: str
+    """name of the backend"""
     family: str
+    """the name under which it is locked and stored on a node"""
     version: str = ""
+    """the version that was requested; empty if none was named"""
     uri: Address = ""
+    """where the artifact is"""
     sha256: str = ""
+    """digest that the artifact must have"""
     force: bool = False
+    """it is done even if it is done already"""
     verified: str = ""
     """how the artifact was verified, and which keys signed it"""
     state: State
+    """where it stands"""
     reason: Reason | None = None
+    """why it waits, or ended"""
     detail: str = ""
+    """what happened, in words"""
     until: datetime | None = None
+    """until when it waits, or when the next attempt begins"""
     attempt: int = 0
+    """number of the current attempt; 0: none yet"""
     progress: ProgressView = Field(default_factory=ProgressView)
+    """the gauge: the last value received"""
     stalled: bool = False
     """computed on read: running, and no byte for 60 s"""
     before: Installed | None = None
+    """what was installed before"""
     after: Installed | None = None
+    """what is installed afterwards"""
     changed: bool | None = None
+    """false: the node had it already; null: it has not ended"""
     bytes_fetched: int = 0
+    """bytes downloaded"""
     bytes_reused: int = 0
+    """bytes that an earlier attempt had downloaded"""
     requested_by: str = ""
+    """who requested it"""
     note: str = ""
+    """why, as the caller put it"""
     cancelled_by: str = ""
+    """who cancelled it"""
     batch_id: str | None = None
+    """the batch that started it"""
     retry_of: str | None = None
+    """the operation that it retries"""
     created_at: datetime
+    """when it was requested"""
     dispatched_at: datetime | None = None
+    """when its order was first sent to the node"""
     ended_at: datetime | None = None
+    """when it ended; null: it is open"""
     dismissed_at: datetime | None = None
+    """when it was dismissed from the live list"""
     workflow_id: str = ""
+    """id of its workflow in Temporal"""
     run_id: str = ""
+    """id of its run in Temporal"""
     message: str = ""
     """state, reason and detail as one sentence"""
     remedy: str = ""
+    """what to do about it; empty if there is nothing"""
     temporal_url: str = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_list_entry(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "gauge" in values:
-            return {**values, "progress": values["gauge"]}
-        return values
+    """its run in the Temporal Web UI; empty without one"""
 
 
 class OperationEvent(Shape):
     """One change of state; `id` is the SSE id."""
 
     id: int
+    """number of the event; later ones are greater"""
     op_id: str
+    """id of the operation"""
     node_id: str
+    """id of the node"""
     node_name: str
+    """name of the node"""
     backend: str
+    """name of the backend"""
     kind: Kind
+    """install, upgrade, rollback or remove"""
     batch_id: str | None = None
+    """the batch that started it"""
     state: State
+    """the new state"""
     reason: Reason | None = None
+    """why it waits, or ended"""
     detail: str = ""
+    """what happened, in words"""
     until: datetime | None = None
+    """until when it waits, or when the next attempt begins"""
     attempt: int = 0
+    """number of the attempt"""
     at: datetime
+    """when it changed"""
     message: str = ""
+    """state, reason and detail as one sentence"""
 
 
 RESET = "reset"
@@ -190,6 +239,7 @@ class StreamReset(Shape):
 
 class OperationDetail(OperationView):
     timeline: list[OperationEvent] = Field(default_factory=list)
+    """every change of state, the oldest first"""
 
 
 class OperationScope(StrEnum):
@@ -213,32 +263,48 @@ class OperationPage(Page[OperationView]):
 
 
 class CancelBody(Shape):
+    model_config = example(reason="wrong node")
+
     reason: str = Field(default="", max_length=500)
-    mode: CancelMode = CancelMode.DISCARD
+    """why, kept in the operation and in the audit trail"""
+    mode: Annotated[CancelMode, AfterValidator(one_of_ours)] = CancelMode.DISCARD
+    """discard what was downloaded, or keep it for a retry"""
     force: bool = False
+    """do not wait for the node's confirmation"""
 
 
 class HoldBody(Shape):
+    model_config = example(reason="release freeze")
+
     reason: str = Field(min_length=1, max_length=500)
+    """why; shown with every operation that it holds back"""
 
 
 class HoldView(Shape):
     """Whether work is held, by whom and why."""
 
     held: bool
+    """true: nothing that has not reached a node starts"""
     reason: str = ""
+    """why"""
     by: str = ""
+    """who set it"""
     since: datetime | None = None
+    """since when"""
 
 
 class RetryBody(Shape):
+    model_config = example(reason="the disk was replaced")
+
     reason: str = Field(default="", max_length=500)
+    """why, kept in the operation and in the audit trail"""
 
 
 class CancelAccepted(Shape):
     """202: the cancel is durable."""
 
     op_id: str
+    """id of the operation"""
     state: State
     """`cancelling` until the node has confirmed it, or the end that the operation had reached before"""
     note: str = ""
@@ -249,8 +315,11 @@ class ProgressTick(ProgressView):
     """A tick on the event stream: no id, safe to lose."""
 
     op_id: str
+    """id of the operation"""
     node_id: str
+    """id of the node"""
     backend: str = ""
+    """name of the backend"""
 
 
 class OperationFilter(Shape):
@@ -259,6 +328,7 @@ class OperationFilter(Shape):
     node: str | None = Field(default=None, max_length=255, description="Id or name of the node.")
     backend: str | None = Field(default=None, max_length=255, description="Name of the backend.")
     state: State | None = None
+    """in this state"""
     batch: str | None = Field(default=None, max_length=64, description="Id of the batch.")
 
     @property
@@ -267,11 +337,16 @@ class OperationFilter(Shape):
 
 
 class BulkBody(OperationFilter):
-    """`POST /api/operations/cancel` and `/dismiss`: at least one condition; `preview` changes nothing."""
+    """`POST /api/v1/operations/cancel` and `/dismiss`: at least one condition; `preview` changes nothing."""
+
+    model_config = example(node="gpu-1", state="waiting", preview=True)
 
     preview: bool = False
+    """list what matches, and change nothing"""
     reason: str = Field(default="", max_length=500)
-    mode: CancelMode = CancelMode.DISCARD
+    """why, kept in the operations and in the audit trail"""
+    mode: Annotated[CancelMode, AfterValidator(one_of_ours)] = CancelMode.DISCARD
+    """of a cancel: discard what was downloaded, or keep it for a retry"""
 
     @model_validator(mode="after")
     def _is_meant(self) -> Self:
@@ -284,10 +359,15 @@ class BulkItem(Shape):
     """One operation that the filter matched."""
 
     op_id: str
+    """id of the operation"""
     node_name: str
+    """name of the node"""
     backend: str
+    """name of the backend"""
     kind: Kind
+    """install, upgrade, rollback or remove"""
     state: State
+    """its state when it was matched"""
     accepted: bool | None = None
     """None in a preview"""
     note: str = ""
@@ -296,29 +376,41 @@ class BulkItem(Shape):
 
 class BulkResult(Shape):
     preview: bool
+    """true: nothing was changed"""
     matched: int
+    """operations that the filter matched"""
     accepted: int = 0
+    """operations that were cancelled or dismissed"""
     operations: list[BulkItem] = Field(default_factory=list)
+    """each of them"""
 
 
 class PendingWork(Shape):
     """Open operations of one node, or of one backend."""
 
     name: str
+    """name of the node, or of the backend"""
     node_id: str = ""
+    """id of the node; empty for a backend"""
     total: int = 0
+    """open operations"""
     states: dict[str, int] = Field(default_factory=dict)
+    """state -> number of operations"""
     reasons: dict[str, int] = Field(default_factory=dict)
     """reason for waiting -> number of operations"""
     oldest: datetime | None = None
+    """when the oldest of them was requested"""
     next_try: datetime | None = None
     """when the first of them stops waiting"""
 
 
 class PendingView(Shape):
     total: int
+    """open operations"""
     nodes: list[PendingWork]
+    """per node, most first"""
     backends: list[PendingWork]
+    """per backend, most first"""
 
 
 class HistoryCleared(Shape):
@@ -327,11 +419,16 @@ class HistoryCleared(Shape):
 
 
 class StopBody(Shape):
-    """`POST /api/nodes/{id}/backends/stop`: one backend, one model, or everything if nothing is named."""
+    """`POST /api/v1/nodes/{id}/backends/stop`: one backend, one model, or everything if nothing is named."""
+
+    model_config = example(backend="echo")
 
     backend: PlainName = Field(default="", max_length=255)
+    """name of a backend or model; empty: everything that runs"""
     force: bool = False
+    """do not let the processes finish"""
     reason: str = Field(default="", max_length=500)
+    """why, kept in the audit trail"""
 
 
 class Done(Shape):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainSerializer
 
 from nodesmith.domain.addresses import without_query
+from nodesmith.domain.wire_enum import WireEnum
 
 _HIDES_QUERIES: ContextVar[bool] = ContextVar("hides_queries", default=False)
 
@@ -38,6 +39,21 @@ class Shape(BaseModel):
     model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
 
 
+Word = TypeVar("Word", bound=WireEnum)
+
+
+def one_of_ours(word: Word) -> Word:
+    """Refuse a word that no member of an enum has, which the enum reads as `unknown`."""
+    if word.name == "UNKNOWN":
+        raise ValueError(f"use one of {', '.join(each for each in type(word) if each.name != 'UNKNOWN')}")
+    return word
+
+
+def example(**fields: Any) -> ConfigDict:
+    """The configuration of a request's shape: an example for the API's documentation."""
+    return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
 Item = TypeVar("Item")
 
 
@@ -57,6 +73,7 @@ class Problem(Shape):
     """Why a request was refused or failed (RFC 9457)."""
 
     type: str = "about:blank"
+    """always about:blank; `code` names the problem"""
     title: str
     """the phrase of the status"""
     status: int
@@ -79,12 +96,16 @@ class LocalaiProblem(Problem):
 
 class Message(Shape):
     message: str
+    """what was done, as a sentence"""
 
 
 class ReasonBody(Shape):
     """Reason for a change, kept in the audit trail."""
 
+    model_config = example(reason="new disks")
+
     reason: str = Field(default="", max_length=500)
+    """why, kept in the audit trail"""
 
 
 class Readiness(Shape):
@@ -97,4 +118,6 @@ class Readiness(Shape):
 
 class SignInLink(Shape):
     url: str
+    """open it in a browser; it works once"""
     expires_at: datetime
+    """when it stops working"""

@@ -34,6 +34,9 @@ from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Phase, Reason
 from nodesmith.domain.wire_enum import WireEnum
 
+DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
+"""for messages that are also HTTP shapes: the docstrings of their fields appear in OpenAPI"""
+
 
 class Message(BaseModel):
     """A message on NATS. Unknown fields are ignored, so either side may be newer."""
@@ -61,18 +64,31 @@ class Signed(Message):
 class Installed(Message):
     """One backend on a node's disk; an entry of `backend.list`."""
 
+    model_config = DOCUMENTED
+
     name: str = ""
+    """name of the backend"""
     is_system: bool = False
+    """it came with the node, and is not removed"""
     is_meta: bool = False
+    """it names another backend"""
     installed_at: datetime | None = None
+    """when it was installed"""
     gallery_url: Address = ""
+    """address of the gallery it came from"""
     version: str = ""
+    """its version"""
     uri: Address = ""
+    """where it came from"""
     digest: str = ""
+    """digest of what was installed"""
     # protocol 2
     family: str = ""
+    """the name under which it is locked and stored on a node"""
     previous_version: str = ""
+    """the version that a rollback returns to; empty: none"""
     previous_digest: str = ""
+    """digest of that version"""
 
 
 class BackendList(Message):

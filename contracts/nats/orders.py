@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field
 
-from nodesmith.contracts.nats.messages import Command, Message, Signed, UpgradePolicy
+from nodesmith.contracts.nats.messages import DOCUMENTED, Command, Message, Signed, UpgradePolicy
 from nodesmith.contracts.nats.readings import OpId
 from nodesmith.domain.kinds import Kind
 
@@ -89,15 +89,23 @@ class TrustList(Message):
 class SignedTrustList(Message):
     """A trust list, signed by the root of the previous version, and by its own root if that differs."""
 
+    model_config = DOCUMENTED
+
     payload: str
+    """the list, as JSON"""
     signature: str
+    """by the root key of the previous version"""
     own: str = ""
+    """by its own root key, if that differs"""
 
 
 class TrustChain(Message):
     """Every trust list since the first: a node that was away verifies its way to the newest."""
 
+    model_config = DOCUMENTED
+
     lists: list[SignedTrustList]
+    """the oldest first"""
 
     @property
     def newest(self) -> SignedTrustList:

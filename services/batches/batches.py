@@ -180,7 +180,7 @@ class BatchService:
         started = await self._read_started(batch) if asked.key else batch
         await after_start(self.batches.open(started))
         await asked.note(claim, claim.op_id)
-        return _accepted(started, _planned_jobs(started), _why_left_out(started))
+        return _accepted(started, _planned_operations(started), _why_left_out(started))
 
     async def _order_all(self, batch: BatchInput) -> None:
         """Sign one order per member before the start: the worker that admits the operations has no keys."""
@@ -197,7 +197,7 @@ class BatchService:
         batch = await self.batches.request(claim.op_id)
         if batch is not None:
             members = await self.batches.members(claim.op_id)
-            jobs = {
+            operations = {
                 each.node_name: member_op_id(claim.op_id, each.node_id)
                 for each in members
                 if each.state not in LEFT_OUT
@@ -205,11 +205,11 @@ class BatchService:
             skipped = {each.node_name: each.detail for each in members if each.state in LEFT_OUT}
         elif (batch := await self.runs.batch_input(claim.op_id)) is not None:
             await after_start(self.batches.open(batch))
-            jobs, skipped = _planned_jobs(batch), _why_left_out(batch)
+            operations, skipped = _planned_operations(batch), _why_left_out(batch)
         else:
             return None
         await asked.note(claim, claim.op_id)
-        return _accepted(batch, jobs, skipped, repeated=True)
+        return _accepted(batch, operations, skipped, repeated=True)
 
     async def _read_started(self, batch: BatchInput) -> BatchInput:
         """Read the started batch back: a concurrent replica may have started it with other targets."""
@@ -250,7 +250,7 @@ def _removed(member: Member) -> BatchMember:
     )
 
 
-def _planned_jobs(batch: BatchInput) -> dict[str, str]:
+def _planned_operations(batch: BatchInput) -> dict[str, str]:
     return {each.node_name: member_op_id(batch.batch_id, each.node_id) for each in batch.targets}
 
 
@@ -259,15 +259,13 @@ def _why_left_out(batch: BatchInput) -> dict[str, str]:
 
 
 def _accepted(
-    batch: BatchInput, jobs: Mapping[str, str], skipped: Mapping[str, str], *, repeated: bool = False
+    batch: BatchInput, operations: Mapping[str, str], skipped: Mapping[str, str], *, repeated: bool = False
 ) -> BatchAccepted:
     message = f"this request was accepted before, as batch {batch.batch_id}"
     return BatchAccepted(
         batch_id=batch.batch_id,
-        jobID=batch.batch_id,
-        statusUrl=f"/api/backends/job/{batch.batch_id}",
         message=message if repeated else started(batch.wanted.kind),
-        jobs=dict(jobs),
+        operations=dict(operations),
         skipped=dict(skipped),
         repeated=repeated,
     )

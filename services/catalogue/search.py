@@ -49,31 +49,49 @@ class Search:
 
 
 @dataclass(frozen=True)
+class Place:
+    """An entry of a sorted catalogue: where a page ended."""
+
+    key: str
+    """its sort key"""
+    gallery: str
+    name: str
+    version: str
+
+
+@dataclass(frozen=True)
 class CatalogueService:
     galleries: Galleries
     installations: InstalledFamilies
     upgrades: Upgrades
 
-    async def page(self, search: Search) -> CataloguePage:
-        """One page; without the database it is the last known catalogue, without nodes and marked stale."""
+    async def page(self, search: Search, after: Place | None = None) -> tuple[CataloguePage, Place | None]:
+        """One page, by its number or after a place, and the place where it ends if there is more.
+
+        Without the database it is the last known catalogue, without nodes and marked stale.
+        """
         try:
             await self.galleries.sync()
-            return await self._page(search, await self.installations.families(), await self._repositories())
+            return await self._page(search, after, await self.installations.families(), await self._repositories())
         except ServiceUnavailable:
-            return (await self._page(search, None, [])).model_copy(update={"stale": True})
+            page, following = await self._page(search, after, None, [])
+            return page.model_copy(update={"stale": True}), following
 
     async def _repositories(self) -> list[GalleryName]:
         return [GalleryName(name=view.name, url=view.url) for view in await self.galleries.list()]
 
     async def _page(
-        self, search: Search, known: Collection[str] | None, repositories: list[GalleryName]
-    ) -> CataloguePage:
+        self, search: Search, after: Place | None, known: Collection[str] | None, repositories: list[GalleryName]
+    ) -> tuple[CataloguePage, Place | None]:
         catalogue, installed = self.galleries.catalogue, known or ()
         found = [entry for entry in catalogue.listed() if _matches(entry, search)]
         found.sort(key=lambda entry: _order(entry, search.sort, installed), reverse=search.descending)
         pages = max(1, math.ceil(len(found) / search.items))
         page = min(max(1, search.page), pages)
-        shown = found[(page - 1) * search.items : page * search.items]
+        places = [_place(entry, search.sort, installed) for entry in found]
+        first = _first_after(after, places, descending=search.descending) if after else (page - 1) * search.items
+        shown = found[first : first + search.items]
+        is_last = first + search.items >= len(found)
         return CataloguePage(
             backends=await self._views(shown, is_fleet_known=known is not None),
             repositories=repositories,
@@ -85,7 +103,7 @@ class CatalogueService:
             prevPage=max(1, page - 1),
             nextPage=min(pages, page + 1),
             unusable=_unusable(catalogue, search),
-        )
+        ), None if is_last else places[first + search.items - 1]
 
     async def _views(self, shown: Sequence[Entry], *, is_fleet_known: bool) -> list[CatalogueEntry]:
         families = {entry.artifact.family for entry in shown} | {family_of(entry.artifact.name) for entry in shown}
@@ -153,6 +171,23 @@ def _order(entry: Entry, sort: str, installed: Collection[str]) -> str:
     if sort == "status":
         return "0" if entry.artifact.family in installed else "1"
     return entry.artifact.name.casefold()
+
+
+def _place(entry: Entry, sort: str, installed: Collection[str]) -> Place:
+    return Place(_order(entry, sort, installed), entry.gallery, entry.artifact.name, entry.artifact.version)
+
+
+def _first_after(place: Place, places: Sequence[Place], *, descending: bool) -> int:
+    """The index after that place. If its entry is gone: the first that follows by sort key, then by name."""
+    identity = (place.gallery, place.name, place.version)
+    same = [index for index, each in enumerate(places) if (each.gallery, each.name, each.version) == identity]
+    if same:
+        return same[-1] + 1
+    for index, each in enumerate(places):
+        is_beyond = each.key < place.key if descending else each.key > place.key
+        if is_beyond or (each.key == place.key and each.name.casefold() > place.name.casefold()):
+            return index
+    return len(places)
 
 
 def _unusable(catalogue: Catalogue, search: Search) -> list[UnusableEntry]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from nodesmith.contracts.http.operations import InstallRequest, JobAccepted, RetryBody
+from nodesmith.contracts.http.operations import InstallRequest, OperationAccepted, RetryBody
 from nodesmith.contracts.temporal.operations import Intent, Limits, OperationInput, OperationRequest, Policy
 from nodesmith.domain.eligibility import RULES, obstacle
 from nodesmith.domain.errors import (
@@ -55,7 +55,7 @@ class Admission:
 
     async def ask(
         self, kind: Kind, node: str, request: InstallRequest, *, actor: str, idempotency_key: str | None = None
-    ) -> JobAccepted:
+    ) -> OperationAccepted:
         """Admit one operation on one node; returns once its run has started and its order is written."""
         target, limits = known(await self.nodes.find(node), node), limits_of(request)
         asked = KeyedRequest.of(self.keys, actor, idempotency_key, route=kind, target=target.id, body=request)
@@ -84,7 +84,9 @@ class Admission:
 
         return await self._admit(asked, admitted)
 
-    async def retry(self, op_id: str, *, actor: str, note: str = "", idempotency_key: str | None = None) -> JobAccepted:
+    async def retry(
+        self, op_id: str, *, actor: str, note: str = "", idempotency_key: str | None = None
+    ) -> OperationAccepted:
         """Admit a new operation with the intent of the old one's signed order; finished downloads are reused."""
         row, old = await self.operations.find(op_id), await self.operations.request(op_id)
         if row is None or old is None:
@@ -130,7 +132,7 @@ class Admission:
             return ""
         return (await self.inventory.certain(wanted.family, [node.id])).get(node.id, "")
 
-    async def _admit(self, asked: KeyedRequest, admitted: Callable[[str], OperationRequest]) -> JobAccepted:
+    async def _admit(self, asked: KeyedRequest, admitted: Callable[[str], OperationRequest]) -> OperationAccepted:
         """Reserve the id, start the run, record the job id; an id reserved but not recorded is started again."""
         claim = await asked.claim()
         request = admitted(claim.op_id)
@@ -151,20 +153,18 @@ class Admission:
         standing = (await self.operations.states([op_id])).get(op_id)
         return standing is not None and standing[0] in ENDED
 
-    async def _accepted(self, op_id: str, subject: Subject, *, joined: bool) -> JobAccepted:
+    async def _accepted(self, op_id: str, subject: Subject, *, joined: bool) -> OperationAccepted:
         kept = await self._not_applied(op_id, subject.limits) if joined else []
-        return JobAccepted(
-            jobID=op_id,
-            statusUrl=f"/api/backends/job/{op_id}",
+        return OperationAccepted(
+            op_id=op_id,
+            node_id=subject.node_id,
+            node_name=subject.node_name,
             message=_joined(subject.kind, kept) if joined else started(subject.kind),
             joined=joined,
             limits_not_applied=kept,
-            operation=f"/api/operations/{op_id}",
-            node=subject.node_name,
-            node_id=subject.node_id,
         )
 
-    async def _repeat_answer(self, claim: KeyClaim, job_id: str, subject: Subject) -> JobAccepted:
+    async def _repeat_answer(self, claim: KeyClaim, job_id: str, subject: Subject) -> OperationAccepted:
         """Return the first answer again, marked as repeated."""
         message = f"this request was accepted before, as operation {job_id}"
         first = await self._accepted(job_id, subject, joined=job_id != claim.op_id)

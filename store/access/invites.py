@@ -43,6 +43,11 @@ class Invites:
                 _view(row) for row in await session.scalars(select(InviteRow).order_by(InviteRow.created_at.desc()))
             ]
 
+    async def find(self, invite_id: str) -> InviteView | None:
+        async with self._database.session() as session:
+            row = await session.get(InviteRow, invite_id)
+            return _view(row) if row else None
+
     async def revoke(self, invite_id: str) -> InviteView | None:
         """Revoke an invite; returns None when there is no such valid one."""
         live = update(InviteRow).where(InviteRow.id == invite_id, InviteRow.revoked_at.is_(None))

@@ -52,6 +52,14 @@ class Tokens:
         async with self._database.session() as session:
             return [_view(row) for row in await session.scalars(newest)]
 
+    async def find(self, id_or_name: str) -> TokenView | None:
+        """The token with that id or name; of several with one name, the valid one, or else the newest."""
+        named = or_(TokenRow.id == id_or_name, TokenRow.name == id_or_name)
+        order = (TokenRow.revoked_at.is_not(None), TokenRow.created_at.desc())
+        async with self._database.session() as session:
+            row = await session.scalar(select(TokenRow).where(named).order_by(*order).limit(1))
+            return _view(row) if row else None
+
     async def revoke(self, id_or_name: str) -> TokenView | None:
         """Revoke a token, which also ends its browser sessions; returns None when there is no such valid one."""
         live = update(TokenRow).where(

@@ -132,6 +132,12 @@ class UploadTable:
             entry = await session.scalar(gone.returning(UploadRow.entry))
             return UploadView.model_validate(entry) if entry else None
 
+    async def find(self, name: str, version: str) -> UploadView | None:
+        wanted = select(UploadRow.entry).where(UploadRow.name == family_of(name), UploadRow.version == version)
+        async with self._database.session() as session:
+            entry = await session.scalar(wanted)
+            return UploadView.model_validate(entry) if entry else None
+
     async def list(self) -> Sequence[UploadView]:
         async with self._database.session() as session:
             entries = await session.scalars(select(UploadRow.entry).order_by(UploadRow.name, UploadRow.version))

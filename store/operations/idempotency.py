@@ -46,7 +46,7 @@ class IdempotencyKeys:
         row = IdempotencyKeyRow
         ours = update(row).where(row.actor == actor, row.key == key, row.op_id == op_id, row.status.is_(None))
         async with self._database.session() as session:
-            await session.execute(ours.values(status=answer.status, answer=answer.body))
+            await session.execute(ours.values(status=answer.status, answer=answer.body, location=answer.location))
 
     async def withdraw(self, actor: str, key: str, *, op_id: str) -> None:
         """Delete a claim without a job or an answer."""
@@ -59,7 +59,7 @@ class IdempotencyKeys:
     async def _insert(self, actor: str, key: str, digest: str, op_id: str) -> bool:
         row = IdempotencyKeyRow
         first = insert(row).values(actor=actor, key=key, digest=digest, op_id=op_id)
-        empty = {"job_id": None, "status": None, "answer": None}
+        empty = {"job_id": None, "status": None, "answer": None, "location": None}
         renewed = {"digest": digest, "op_id": op_id, **empty, "created_at": func.now()}
         ours = first.on_conflict_do_update(index_elements=["actor", "key"], set_=renewed, where=KEY_EXPIRED)
         async with self._database.session() as session:
@@ -67,5 +67,5 @@ class IdempotencyKeys:
 
 
 def _claim(row: IdempotencyKeyRow) -> KeyClaim:
-    answer = None if row.status is None else StoredAnswer(row.status, row.answer)
+    answer = None if row.status is None else StoredAnswer(row.status, row.answer, row.location)
     return KeyClaim(row.digest, row.op_id, row.job_id, answer)

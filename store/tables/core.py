@@ -265,6 +265,8 @@ class IdempotencyKeyRow(Base):
     """HTTP status of the answer to a request that starts no job; NULL until answered"""
     answer: Mapped[Any | None] = mapped_column(JSONB)
     """the body of that answer, without secrets"""
+    location: Mapped[str | None]
+    """its header `Location`"""
     created_at: Mapped[datetime] = mapped_column(server_default=text("now()"), index=True)
 
 

@@ -4,11 +4,11 @@ import secrets
 
 from fastapi.routing import APIRoute
 
-from nodesmith.api.app import _ROUTERS
+from nodesmith.api.app import ROUTERS
 
 POSTS = [
     route
-    for module in _ROUTERS
+    for module in ROUTERS
     for route in module.router.routes
     if isinstance(route, APIRoute) and "POST" in (route.methods or ())
 ]

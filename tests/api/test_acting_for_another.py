@@ -12,7 +12,7 @@ import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from nodesmith.api.app import _ROUTERS, create_app
+from nodesmith.api.app import ROUTERS, create_app
 from nodesmith.api.auth import anyone, viewer_or_node
 from tests.api.station import REGISTRATION_TOKEN, Api, a_nats_key, bearer
 
@@ -27,7 +27,7 @@ def open_to_nodes() -> set[tuple[str, str]]:
     """Routes that act for nobody: health, the CA, artifacts."""
     return {
         (verb, route.path)
-        for module in _ROUTERS
+        for module in ROUTERS
         for route in module.router.routes
         if isinstance(route, APIRoute)
         for verb in route.methods or ()
@@ -56,14 +56,15 @@ def body_against(path: str, victim: dict[str, Any]) -> dict[str, Any]:
             "boot_id": "b",
             "nats_key": victim["nats_key"],
         }
-    return {"backend": "echo", "value": "1", "reason": "none", "name": "none", "role": "admin"}
+    fields = {"backend": "echo", "value": "1", "reason": "none", "name": "none", "role": "admin"}
+    return {**fields, "kind": "install", "node": victim["id"]}
 
 
 async def state_of(api: Api, victim: dict[str, Any], op_id: str) -> tuple[Any, ...]:
-    node = (await api.http.get(f"/api/nodes/{victim['id']}")).json()
-    operation = (await api.http.get(f"/api/operations/{op_id}")).json()
-    everybody = (await api.http.get("/api/nodes")).json()
-    tokens = (await api.http.get("/api/v1/tokens")).json()
+    node = (await api.http.get(f"/api/v1/nodes/{victim['id']}")).json()
+    operation = (await api.http.get(f"/api/v1/operations/{op_id}")).json()
+    everybody = (await api.http.get("/api/v1/nodes")).json()["items"]
+    tokens = (await api.http.get("/api/v1/tokens")).json()["items"]
     audit = (await api.http.get("/api/v1/audit")).json()
     return node, operation["state"], len(everybody), len(tokens), audit
 
@@ -75,8 +76,10 @@ async def victim(api: Api) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 async def op_id(api: Api, victim: dict[str, Any]) -> str:
-    accepted = await api.http.post(f"/api/nodes/{victim['id']}/backends/install", json={"backend": "echo"})
-    return str(accepted.json()["jobID"])
+    accepted = await api.http.post(
+        "/api/v1/operations", json={"kind": "install", "node": victim["id"], "backend": "echo"}
+    )
+    return str(accepted.json()["op_id"])
 
 
 @pytest.fixture(scope="module")

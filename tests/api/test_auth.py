@@ -43,7 +43,7 @@ async def test_health_needs_no_token(api: Api) -> None:
 async def test_node_tokens_are_not_admin_tokens(api: Api) -> None:
     node = await api.approved_node()
     for token in (REGISTRATION_TOKEN, node["api_token"]):
-        answer = await api.http.get("/api/nodes", headers=bearer(token))
+        answer = await api.http.get("/api/v1/nodes", headers=bearer(token))
         assert answer.status_code == 401
 
 

@@ -27,13 +27,16 @@ SHA256 = "0" * 64
         ({"backend": "echo", "version": "1\u202e"}, "version"),
         ({"backend": "echo", "alias": "a\nb"}, "alias"),
         ({"uri": "https://host/x\x9b.tar.gz", "sha256": SHA256}, "uri"),
+        ({"backend": "echo", "upgrade_policy": "perhaps"}, "upgrade_policy"),
+        ({"backend": "echo", "kind": "polish"}, "kind"),
     ],
 )
 async def test_what_is_wrong_with_the_backend_is_named(api: Api, body: dict[str, Any], field: str, many: bool) -> None:
     node = await api.approved_node()
-    path = "/api/v1/batches" if many else f"/api/nodes/{node['id']}/backends/install"
-    await assert_refused(api, path, {**body, "nodes": [node["name"]]} if many else body, field)
-    assert (await api.http.get(f"/api/operations?node={node['id']}&all=true")).json()["operations"] == []
+    path = "/api/v1/batches" if many else "/api/v1/operations"
+    where = {"nodes": [node["name"]]} if many else {"kind": "install", "node": node["name"]}
+    await assert_refused(api, path, {**where, **body}, field)
+    assert (await api.http.get(f"/api/v1/operations?node={node['id']}&scope=all")).json()["items"] == []
 
 
 @pytest.mark.parametrize("backend", ["echo%1b[2J", "e" * 256, "a%E2%80%AEb"])
@@ -55,11 +58,10 @@ async def test_a_backend_in_the_path_is_refused_like_one_in_the_body(api: Api, b
     ],
 )
 async def test_body_that_is_not_an_object_is_refused_without_a_field_name(api: Api, body: bytes, sentence: str) -> None:
-    path = f"/api/nodes/{(await api.approved_node())['id']}/backends/install"
-    answer = await api.http.post(path, content=body, headers={"content-type": "application/json"})
+    answer = await api.http.post("/api/v1/operations", content=body, headers={"content-type": "application/json"})
     assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
     assert answer.json()["detail"] == sentence
-    assert "field" not in answer.json()
+    assert answer.json()["facts"] == {}
     assert "field" not in answer.json()["remedy"]
 
 
@@ -79,19 +81,25 @@ async def test_what_is_wrong_with_the_nodes_of_a_batch_is_named(api: Api, body: 
 
 
 async def assert_refused(api: Api, path: str, body: dict[str, Any], field: str) -> None:
-    batches = (await api.http.get("/api/v1/batches")).json()
+    batches = (await api.http.get("/api/v1/batches")).json()["items"]
     answer = await api.http.post(path, json=body)
     assert 400 <= answer.status_code < 500, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.json()["field"] == field, answer.text
+    assert answer.json()["facts"]["field"] == field, answer.text
     assert "secret" not in answer.text
-    assert (await api.http.get("/api/v1/batches")).json() == batches
+    assert (await api.http.get("/api/v1/batches")).json()["items"] == batches
 
 
-@pytest.mark.parametrize("order", ["cancel", "retry", "pause"])
-@pytest.mark.parametrize("group", ["operations", "batches"])
-async def test_an_unknown_id_is_a_404_on_every_order(api: Api, group: str, order: str) -> None:
-    answer = await api.http.post(f"/api/{group}/nobody/{order}", json={})
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"/api/v1/operations/nobody/{order}" for order in ("cancel", "retry", "dismiss")),
+        *(f"/api/v1/batches/nobody/{order}" for order in ("cancel", "retry", "pause", "resume")),
+        *(f"/api/operations/nobody/{order}" for order in ("cancel", "pause")),
+    ],
+)
+async def test_an_unknown_id_is_a_404_on_every_order(api: Api, path: str) -> None:
+    answer = await api.http.post(path, json={})
     assert answer.status_code == 404, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
 
@@ -100,36 +108,41 @@ async def test_an_unknown_id_is_a_404_on_every_order(api: Api, group: str, order
 async def test_names_and_labels_cannot_contain_terminal_control_characters(api: Api, odd: str) -> None:
     body = {"name": f"node{odd}", "protocol": 2, "machine_id": "m"}
     named = await api.http.post("/api/node/register", json=body, headers=bearer(REGISTRATION_TOKEN))
-    assert (named.status_code, named.json()["field"]) == (400, "name")
+    assert (named.status_code, named.json()["facts"]["field"]) == (400, "name")
     node = await api.register()
-    labelled = await api.http.patch(f"/api/nodes/{node['id']}/labels", json={"zone": f"a{odd}"})
+    labelled = await api.http.patch(f"/api/v1/nodes/{node['id']}/labels", json={"zone": f"a{odd}"})
     assert labelled.status_code == 400, labelled.text
     own = {**body, "name": node["name"], "nats_key": node["nats_key"], "labels": {"zone": f"a{odd}"}}
     told = await api.http.post("/api/node/register", json=own, headers=bearer(node["api_token"]))
-    assert (told.status_code, told.json()["field"]) == (400, "labels"), told.text
+    assert (told.status_code, told.json()["facts"]["field"]) == (400, "labels"), told.text
 
 
 HOSTILE_PATHS = [
-    "/api/nodes/..%2f..%2fetc%2fpasswd",
-    "/api/nodes/%00",
-    "/api/nodes/" + "a" * 5000,
+    "/api/v1/nodes/..%2f..%2fetc%2fpasswd",
+    "/api/v1/nodes/%00",
+    "/api/v1/nodes/" + "a" * 5000,
     "/artifacts/..%2f..%2fetc%2fpasswd",
     "/artifacts/%2e%2e",
     "/artifacts/.hidden",
     "/static/..%2fapp.py",
     "/static/../app.py",
-    "/api/operations/%00",
+    "/api/v1/operations/%00",
     "/api/v1/batches/..%2f",
     "/api/v1/events?op_id=%00&last_event_id=-1",
-    "/api/nodes?limit=999999999",
-    "/api/nodes?selector=" + "%28" * 1000,
-    "/api/nodes?selector=" + "a" * 9000,
+    "/api/v1/nodes?limit=999999999",
+    "/api/v1/nodes?selector=" + "%28" * 1000,
+    "/api/v1/nodes?selector=" + "a" * 9000,
     "/api/v1/audit?limit=100000000",
     "/api/v1/audit?actor=%00",
-    "/api/operations?node=%00",
-    "/api/operations/history?limit=-1",
+    "/api/v1/operations?node=%00",
+    "/api/v1/operations?limit=-1",
+    "/api/v1/operations?scope=nonsense",
+    "/api/v1/backends?text=" + "a" * 9000,
+    "/api/v1/backends?cursor=%D9%A3",
     "/api/backends?term=" + "a" * 9000,
+    "/api/nodes/%00",
     "/api/nodes/models/%F0%28%8C%28",
+    "/api/v1/models/%F0%28%8C%28",
     "/api/v1/tokens/%00",
 ]
 
@@ -158,15 +171,20 @@ async def test_hostile_paths_and_queries_are_a_4xx(api: Api, path: str) -> None:
     ids=["open objects", "nested lists", "infinite", "long number", "half a character", "NUL", "twice", "object"],
 )
 async def test_hostile_bodies_are_a_4xx(api: Api, body: bytes) -> None:
-    path = f"/api/nodes/{(await api.approved_node())['id']}/backends/install"
-    answer = await api.http.post(path, content=body, headers={"content-type": "application/json"})
+    node = (await api.approved_node())["id"]
+    intent = b'"kind": "install", "node": "' + node.encode() + b'"'
+    headers = {"content-type": "application/json"}
+    ours = body.replace(b'{"backend"', b"{" + intent + b', "backend"', 1)
+    answer = await api.http.post("/api/v1/operations", content=ours, headers=headers)
+    assert 400 <= answer.status_code < 500, answer.text
+    answer = await api.http.post(f"/api/nodes/{node}/backends/install", content=body, headers=headers)
     assert 400 <= answer.status_code < 500, answer.text
 
 
 @pytest.mark.parametrize("selector", ["a in (" + "b," * 990 + "b)", "!" * 1900, "(" * 1900, "a=" + '"' * 1900])
 async def test_selector_costs_little_whatever_is_in_it(api: Api, selector: str) -> None:
     async with asyncio.timeout(10):
-        answer = await api.http.get("/api/nodes", params={"selector": selector})
+        answer = await api.http.get("/api/v1/nodes", params={"selector": selector})
     assert answer.status_code < 500
 
 

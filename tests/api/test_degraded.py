@@ -55,15 +55,17 @@ async def asked(api: Api, verb: str, path: str, **parts: Any) -> Any:
 async def test_without_temporal_writes_are_refused_and_lists_are_served(without_temporal: Api) -> None:
     api = without_temporal
     node = await api.approved_node()
-    answer = await asked(api, "POST", f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"})
+    answer = await asked(
+        api, "POST", "/api/v1/operations", json={"kind": "install", "node": node["id"], "backend": "echo"}
+    )
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "2"
-    assert answer.json()["server"] == "temporal"
-    listed = await asked(api, "GET", "/api/operations")
+    assert answer.json()["facts"]["server"] == "temporal"
+    listed = await asked(api, "GET", "/api/v1/operations")
     assert listed.status_code == 200
-    assert listed.json()["operations"] == []
+    assert listed.json()["items"] == []
     assert listed.json()["stale_since"]
-    assert (await asked(api, "GET", "/api/nodes")).status_code == 200
+    assert (await asked(api, "GET", "/api/v1/nodes")).status_code == 200
     readiness = await asked(api, "GET", "/readyz")
     assert readiness.status_code == 503
     assert "no operation can be started" in readiness.json()["missing"]["temporal"]
@@ -76,11 +78,12 @@ async def test_a_write_that_was_never_sent_to_temporal_leaves_no_audit_row(witho
     await api.deps.admission.orders.add([failed])
     newest = await newest_entry(api)
     for path, body in (
+        ("/api/v1/operations", {"kind": "install", "node": node["id"], "backend": "echo"}),
         (f"/api/nodes/{node['id']}/backends/install", {"backend": "echo"}),
         ("/api/v1/batches", {"backend": "echo", "nodes": [node["name"]]}),
-        (f"/api/operations/{running.op_id}/cancel", {}),
+        (f"/api/v1/operations/{running.op_id}/cancel", {}),
         (f"/api/operations/{running.op_id}/pause", {}),
-        (f"/api/operations/{failed.op_id}/retry", {}),
+        (f"/api/v1/operations/{failed.op_id}/retry", {}),
         ("/backends/apply", {"id": "echo"}),
     ):
         answer = await asked(api, "POST", path, json=body)
@@ -94,19 +97,20 @@ async def test_write_that_temporal_may_have_carried_out_is_reported_as_unknown(
     async with linked(settings.temporal_address) as (link, runs):
         gate = OperationLock(api.deps.operations, runs, api.deps.admission.orders)
         async with served_with(api, gate) as breaking:
-            path = f"/api/nodes/{(await api.approved_node())['id']}/backends/install"
+            node = await api.approved_node()
             await runs.ping()
             link.cut = True
-            answer = await asked(breaking, "POST", path, json={"backend": "echo"})
+            body = {"kind": "install", "node": node["id"], "backend": "echo"}
+            answer = await asked(breaking, "POST", "/api/v1/operations", json=body)
     assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
     assert "not known whether" in answer.json()["detail"]
     assert "Try again" in answer.json()["remedy"]
-    entry = (await api.http.get("/api/v1/audit")).json()["entries"][0]
-    assert (entry["action"], entry["outcome"]) == ("nodes.backends.install", "unknown")
+    entry = (await api.http.get("/api/v1/audit")).json()["items"][0]
+    assert (entry["action"], entry["outcome"]) == ("operations.create", "unknown")
 
 
 async def newest_entry(api: Api) -> int:
-    newest: int = (await api.http.get("/api/v1/audit")).json()["entries"][0]["id"]
+    newest: int = (await api.http.get("/api/v1/audit")).json()["items"][0]["id"]
     return newest
 
 
@@ -118,15 +122,15 @@ async def test_without_temporal_every_write_to_a_run_is_refused(without_temporal
     await api.deps.admission.orders.add([failed])
     for path, body in (
         ("/api/v1/batches", {"backend": "echo", "nodes": [node["name"]]}),
-        (f"/api/operations/{running.op_id}/cancel", {}),
-        (f"/api/operations/{failed.op_id}/retry", {}),
+        (f"/api/v1/operations/{running.op_id}/cancel", {}),
+        (f"/api/v1/operations/{failed.op_id}/retry", {}),
     ):
         answer = await asked(api, "POST", path, json=body)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "2"), answer.text
-        assert answer.json()["server"] == "temporal"
-    assert (await api.http.get("/api/v1/batches")).json() == []
-    [entry] = (await api.http.get(f"/api/operations?node={node['id']}&state=running")).json()["operations"]
-    assert entry["jobID"] == running.op_id
+        assert answer.json()["facts"]["server"] == "temporal"
+    assert (await api.http.get("/api/v1/batches")).json()["items"] == []
+    [entry] = (await api.http.get(f"/api/v1/operations?node={node['id']}&state=running")).json()["items"]
+    assert entry["op_id"] == running.op_id
 
 
 async def test_hanging_temporal_counts_as_unavailable(api: Api, settings: ControlSettings) -> None:
@@ -134,9 +138,10 @@ async def test_hanging_temporal_counts_as_unavailable(api: Api, settings: Contro
     async with silent_server() as address:
         client = await connect(settings.model_copy(update={"temporal_address": address}), lazy=True)
         async with on_temporal(api, client) as hanging:
-            path = f"/api/nodes/{(await api.approved_node())['id']}/backends/install"
-            answer = await asked(hanging, "POST", path, json={"backend": "echo"})
-            assert (answer.status_code, answer.json()["server"]) == (503, "temporal")
+            node = await api.approved_node()
+            body = {"kind": "install", "node": node["id"], "backend": "echo"}
+            answer = await asked(hanging, "POST", "/api/v1/operations", json=body)
+            assert (answer.status_code, answer.json()["facts"]["server"]) == (503, "temporal")
             assert answer.headers["retry-after"] == "2"
 
 
@@ -169,9 +174,9 @@ async def test_without_our_search_attributes_temporal_is_503_until_it_has_them(
         await client.workflow_service.register_namespace(
             RegisterNamespaceRequest(namespace=client.namespace, workflow_execution_retention_period=lasts)
         )
-        path = await refused_as_unprepared(early, "search attribute")
+        body = await refused_as_unprepared(early, "search attribute")
         await prepare_namespace(client)
-        body = {"backend": "echo"}
+        path = "/api/v1/operations"
         await until(lambda: asked(early, "POST", path, json=body), lambda answer: answer.status_code == 202)
 
 
@@ -199,42 +204,49 @@ async def served_with(api: Api, lock: OperationLock) -> AsyncIterator[Api]:
         yield Api(api.url, deps, http)
 
 
-async def refused_as_unprepared(api: Api, missing: str) -> str:
-    path = f"/api/nodes/{(await api.approved_node())['id']}/backends/install"
-    answer = await asked(api, "POST", path, json={"backend": "echo"})
-    assert (answer.status_code, answer.json().get("server")) == (503, "temporal"), answer.text
+async def refused_as_unprepared(api: Api, missing: str) -> dict[str, str]:
+    """Return the request that was refused."""
+    node = await api.approved_node()
+    body = {"kind": "install", "node": node["id"], "backend": "echo"}
+    answer = await asked(api, "POST", "/api/v1/operations", json=body)
+    assert (answer.status_code, answer.json()["facts"].get("server")) == (503, "temporal"), answer.text
     assert answer.headers["retry-after"] == "2"
     assert "not prepared yet" in answer.json()["detail"]
     assert missing in answer.json()["detail"]
-    return path
+    return body
 
 
 @pytest.mark.parametrize(
     ("verb", "path"),
     [
-        ("GET", "/api/nodes"),
-        ("GET", "/api/operations"),
-        ("GET", "/api/operations/x"),
+        ("GET", "/api/v1/nodes"),
+        ("GET", "/api/v1/operations"),
+        ("GET", "/api/v1/operations/x"),
         ("GET", "/api/v1/events"),
+        ("POST", "/api/v1/operations"),
+        ("GET", "/api/nodes"),
         ("POST", "/api/nodes/x/backends/install"),
-        ("POST", "/api/operations/x/cancel"),
+        ("POST", "/api/v1/operations/x/cancel"),
         ("POST", "/api/v1/sign-in-links"),
     ],
 )
 async def test_without_postgresql_everything_that_needs_it_is_503(
     without_postgresql: Api, verb: str, path: str
 ) -> None:
-    answer = await asked(without_postgresql, verb, path, json={"backend": "echo"} if verb == "POST" else None)
+    body = {"kind": "install", "node": "x", "backend": "echo"}
+    answer = await asked(without_postgresql, verb, path, json=body if verb == "POST" else None)
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "2"
-    assert answer.json()["server"] == "postgresql"
+    assert answer.json()["facts"]["server"] == "postgresql"
 
 
 async def test_without_postgresql_the_process_lives_and_says_so(without_postgresql: Api) -> None:
     assert (await asked(without_postgresql, "GET", "/healthz")).status_code == 200
     readiness = await asked(without_postgresql, "GET", "/readyz")
     assert set(readiness.json()["missing"]) == {"postgresql"}
-    assert (await asked(without_postgresql, "GET", "/api/backends")).status_code == 200
+    for catalogue in ("/api/v1/backends", "/api/backends"):
+        answer = await asked(without_postgresql, "GET", catalogue)
+        assert (answer.status_code, answer.json()["stale"]) == (200, True)
 
 
 async def test_process_that_started_before_its_servers_is_ready_once_they_are_there(tmp_path: Path) -> None:
@@ -262,7 +274,9 @@ async def test_process_that_started_before_its_servers_is_ready_once_they_are_th
             await running.enter_async_context(stack_servers.running(server))
         await ready(api)
         node = await api.approved_node()
-        answer = await asked(api, "POST", f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"})
+        answer = await asked(
+            api, "POST", "/api/v1/operations", json={"kind": "install", "node": node["id"], "backend": "echo"}
+        )
         assert answer.status_code == 202
 
 
@@ -273,9 +287,11 @@ async def test_without_nats_installs_are_accepted_and_wait(
     async with composed(nowhere, queue=queue) as api:
         await until(lambda: api.http.get("/readyz"), lambda answer: set(answer.json()["missing"]) == {"nats"})
         node = await api.approved_node()
-        answer = await asked(api, "POST", f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"})
+        answer = await asked(
+            api, "POST", "/api/v1/operations", json={"kind": "install", "node": node["id"], "backend": "echo"}
+        )
         assert answer.status_code == 202
-        listed = await asked(api, "GET", f"/api/nodes/{node['id']}/backends")
-        assert (listed.status_code, listed.json()["server"]) == (503, "nats")
+        listed = await asked(api, "GET", f"/api/v1/nodes/{node['id']}/models")
+        assert (listed.status_code, listed.json()["facts"]["server"]) == (503, "nats")
         unload = await asked(api, "POST", "/api/v1/models/unload", json={"model_name": "llama"})
-        assert (unload.status_code, unload.json()["server"]) == (503, "nats"), "not: it runs nowhere"
+        assert (unload.status_code, unload.json()["facts"]["server"]) == (503, "nats"), "not: it runs nowhere"

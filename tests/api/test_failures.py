@@ -34,13 +34,13 @@ async def strict(api: Api, hand: Hand) -> AsyncIterator[Api]:
         yield strict
 
 
-async def status(api: Api, token: str, path: str = "/api/nodes") -> int:
+async def status(api: Api, token: str, path: str = "/api/v1/nodes") -> int:
     return (await api.http.get(path, headers=bearer(token))).status_code
 
 
 async def test_wrong_credentials_get_429_with_retry_after(strict: Api, hand: Hand) -> None:
     assert [await status(strict, f"guess-{number}") for number in range(4)] == [401, 401, 401, 429]
-    refused = await strict.http.get("/api/nodes", headers=bearer("one-more"))
+    refused = await strict.http.get("/api/v1/nodes", headers=bearer("one-more"))
     assert refused.headers["Retry-After"] == "20"
     assert refused.headers["content-type"] == "application/problem+json"
     assert refused.json()["code"] == "too_many_failures"
@@ -54,7 +54,7 @@ async def test_lock_out_never_grows_beyond_a_minute(strict: Api, hand: Hand) -> 
     for number in range(20):
         await status(strict, f"guess-{number}")
         await status(strict, node["api_token"])
-    refused = await strict.http.get("/api/nodes", headers=bearer("one-more"))
+    refused = await strict.http.get("/api/v1/nodes", headers=bearer("one-more"))
     assert (refused.status_code, int(refused.headers["Retry-After"]) <= 60) == (429, True)
     hand.now += 60
     assert await status(strict, "after-a-minute") == 401
@@ -75,8 +75,8 @@ async def test_valid_credential_is_not_held_up_by_wrong_ones(strict: Api, whose:
     heartbeat = f"/api/node/{node['id']}/heartbeat"
     body = {"name": f"joins-by-{whose}", "protocol": 2, "machine_id": "m", "nats_key": a_nats_key()}
     asked = {
-        "admin": ("GET", "/api/nodes", ADMIN_TOKEN),
-        "token": ("GET", "/api/nodes", token.get("token", "")),
+        "admin": ("GET", "/api/v1/nodes", ADMIN_TOKEN),
+        "token": ("GET", "/api/v1/nodes", token.get("token", "")),
         "node": ("POST", heartbeat, node["api_token"]),
         "registration": ("POST", "/api/node/register", REGISTRATION_TOKEN),
         "invite": ("POST", "/api/node/register", invite["token"]),
@@ -98,7 +98,7 @@ async def test_valid_credential_without_access_does_not_count(strict: Api, whose
 
 async def test_credential_of_a_removed_node_does_not_count(strict: Api) -> None:
     node = await strict.approved_node()
-    await strict.http.delete(f"/api/nodes/{node['id']}")
+    await strict.http.delete(f"/api/v1/nodes/{node['id']}")
     assert {await status(strict, node["api_token"]) for _ in range(5)} == {401}
 
 
@@ -137,7 +137,7 @@ async def test_sign_in_links_are_guesses_too(strict: Api) -> None:
 async def test_answers_stay_whole_when_a_refusal_takes_their_place(strict: Api) -> None:
     """Over one connection: nothing of the first answer follows the second."""
     for number in range(8):
-        answer = await strict.http.get("/api/nodes", headers=bearer(f"guess-{number}"))
+        answer = await strict.http.get("/api/v1/nodes", headers=bearer(f"guess-{number}"))
         assert answer.json()["status"] == answer.status_code
     assert (await strict.http.get("/healthz")).status_code == 200
 

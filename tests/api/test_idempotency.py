@@ -21,12 +21,16 @@ async def post(api: Api, path: str, key: dict[str, str], **body: Any) -> Any:
 
 
 async def install(api: Api, node: dict[str, Any], key: dict[str, str], **body: Any) -> Any:
-    return await post(api, f"/api/nodes/{node['id']}/backends/install", key, **{"backend": "echo", **body})
+    return await start(api, node, key, **{"kind": "install", "backend": "echo", **body})
+
+
+async def start(api: Api, node: dict[str, Any], key: dict[str, str], **body: Any) -> Any:
+    return await post(api, "/api/v1/operations", key, node=node["id"], **body)
 
 
 async def listed(api: Api, node: dict[str, Any]) -> list[str]:
-    operations = (await api.http.get(f"/api/operations?all=true&node={node['id']}")).json()["operations"]
-    return [each["jobID"] for each in operations]
+    operations = (await api.http.get(f"/api/v1/operations?scope=all&node={node['id']}")).json()["items"]
+    return [each["op_id"] for each in operations]
 
 
 async def has_echo(settings: ControlSettings, node: dict[str, Any]) -> None:
@@ -39,8 +43,8 @@ async def test_same_key_and_body_to_three_nodes_in_sequence_starts_on_the_first_
     nodes, key = [await api.approved_node() for _ in range(3)], new_key()
     answers = [await install(api, node, key) for node in nodes]
     assert [answer.status_code for answer in answers] == [202, 409, 409]
-    job = answers[0].json()["jobID"]
-    assert [answer.json()["op_id"] for answer in answers[1:]] == [job, job]
+    job = answers[0].json()["op_id"]
+    assert [answer.json()["facts"]["op_id"] for answer in answers[1:]] == [job, job]
     assert [await listed(api, node) for node in nodes] == [[job], [], []]
 
 
@@ -51,23 +55,22 @@ async def test_same_key_and_body_to_three_nodes_at_the_same_instant_starts_on_on
     assert sorted(answer.status_code for answer in answers) == [202, 409, 409]
     [accepted] = [answer.json() for answer in answers if answer.status_code == 202]
     jobs = [job for node in nodes for job in await listed(api, node)]
-    assert jobs == [accepted["jobID"]]
+    assert jobs == [accepted["op_id"]]
 
 
 async def test_two_replicas_at_the_same_instant_answer_with_one_operation(api: Api, replica: Api) -> None:
     node, key = await api.approved_node(), new_key()
     answers = await asyncio.gather(*(install(each, node, key) for each in (api, replica) * 5))
     assert {answer.status_code for answer in answers} == {202}
-    [job] = {answer.json()["jobID"] for answer in answers}
+    [job] = {answer.json()["op_id"] for answer in answers}
     assert await listed(api, node) == [job]
 
 
 async def test_removal_of_another_backend_with_the_same_key_is_refused(api: Api) -> None:
     node, key = await api.approved_node(), new_key()
-    path = f"/api/nodes/{node['id']}/backends/remove"
-    first, other = await post(api, path, key, backend="a"), await post(api, path, key, backend="b")
+    first, other = [await start(api, node, key, kind="remove", backend=backend) for backend in ("a", "b")]
     assert (first.status_code, other.status_code) == (202, 409)
-    assert other.json()["op_id"] == first.json()["jobID"]
+    assert other.json()["facts"]["op_id"] == first.json()["op_id"]
     assert "Idempotency-Key" in other.json()["detail"]
 
 
@@ -99,11 +102,14 @@ async def test_a_batch_with_another_body_and_the_same_key_is_refused(api: Api) -
     key, body = new_key(), {"backend": "echo", "nodes": [one["name"]]}
     first, again = await post(api, "/api/v1/batches", key, **body), await post(api, "/api/v1/batches", key, **body)
     assert (first.status_code, again.status_code) == (202, 202)
-    assert (again.json()["batch_id"], again.json()["jobs"]) == (first.json()["batch_id"], first.json()["jobs"])
+    assert (again.json()["batch_id"], again.json()["operations"]) == (
+        first.json()["batch_id"],
+        first.json()["operations"],
+    )
     assert again.json()["repeated"]
     for other in ({"nodes": [two["name"]]}, {"version": "1"}, {"max_parallel": 3}):
         refused = await post(api, "/api/v1/batches", key, **{**body, **other})
-        assert (refused.status_code, refused.json().get("op_id")) == (409, first.json()["batch_id"])
+        assert (refused.status_code, refused.json()["facts"].get("op_id")) == (409, first.json()["batch_id"])
 
 
 async def test_batches_at_the_same_instant_on_two_replicas_are_one(api: Api, replica: Api) -> None:
@@ -112,15 +118,15 @@ async def test_batches_at_the_same_instant_on_two_replicas_are_one(api: Api, rep
     answers = await asyncio.gather(*(post(each, "/api/v1/batches", key, **body) for each in (api, replica) * 3))
     assert {answer.status_code for answer in answers} == {202}
     [batch] = {answer.json()["batch_id"] for answer in answers}
-    assert len({str(answer.json()["jobs"]) for answer in answers}) == 1
-    known = [each["batch_id"] for each in (await api.http.get("/api/v1/batches")).json()]
+    assert len({str(answer.json()["operations"]) for answer in answers}) == 1
+    known = [each["batch_id"] for each in (await api.http.get("/api/v1/batches")).json()["items"]]
     assert known.count(batch) == 1
 
 
 async def test_one_key_is_one_request_on_whatever_route(api: Api) -> None:
     node, key = await api.approved_node(), new_key()
     first = await install(api, node, key)
-    removal = await post(api, f"/api/nodes/{node['id']}/backends/remove", key, backend="echo")
+    removal = await start(api, node, key, kind="remove", backend="echo")
     batch = await post(api, "/api/v1/batches", key, backend="echo", nodes=[node["name"]])
     assert (first.status_code, removal.status_code, batch.status_code) == (202, 409, 409)
 
@@ -147,7 +153,7 @@ async def test_localais_routes_take_a_key(api: Api, settings: ControlSettings, p
     assert other.status_code == 409
 
 
-STARTING = re.compile(r"^/api/nodes/.*/backends/(install|upgrade|rollback|remove|delete)$|/retry$|^/api/v1/batches$")
+STARTING = re.compile(r"^/api/nodes/.*/backends/(install|upgrade|delete)$|/retry$|^/api/v1/(operations|batches)$")
 FAN_OUT_ROUTES = re.compile(
     r"^(/api)?/backends/(install|upgrade|delete|apply|system/delete)(-external)?(/\{backend\})?$"
 )
@@ -156,7 +162,7 @@ FAN_OUT_ROUTES = re.compile(
 def test_every_route_that_starts_something_takes_the_key_itself() -> None:
     """The id of a job is reserved with the key; a route that is added later and starts jobs is found by its name."""
     starting = {each.path for each in POSTS if STARTING.search(each.path) or FAN_OUT_ROUTES.search(each.path)}
-    assert len(starting) == 16
+    assert len(starting) == 15
     assert {each.path for each in POSTS if takes_key(each.dependant)} == starting
 
 
@@ -167,7 +173,7 @@ async def test_an_upgrade_of_what_is_not_installed_is_refused_and_says_what_to_d
     node = await api.approved_node()
     async with opened(settings.database_url) as database:
         await InventoryTable(database).replace(node["id"], [], asked_at=datetime.now(UTC), boot_id="")
-    answer = await post(api, f"/api/nodes/{node['id']}/backends/upgrade", new_key(), backend="echo")
+    answer = await start(api, node, new_key(), kind="upgrade", backend="echo")
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (409, "not_installed")
     assert "nodesmith backends install" in problem["remedy"]

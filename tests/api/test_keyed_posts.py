@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from nodesmith.api.localai.self_service import router as self_service
 from pydantic import BaseModel
 
 from nodesmith.api.idempotency import _SECRET, _declares_shown_once
+from nodesmith.api.localai.self_service import router as self_service
 from nodesmith.domain.idempotency import StoredAnswer
 from nodesmith.store.operations.idempotency import IdempotencyKeys
 from tests.api.keys import POSTS, new_key
@@ -26,21 +26,24 @@ OF_A_NODE = {
 
 KEYED = sorted({each.path for each in POSTS} - OF_A_NODE.keys())
 BODIES: dict[str, dict[str, Any]] = {
+    "/api/v1/operations": {"kind": "install", "node": "keyed", "backend": "echo"},
     "/api/backends/install-external": {"uri": "https://host/own.tar.gz", "name": "own"},
     "/backends/apply": {"id": "echo"},
 }
 """where a backend by its name is not enough"""
+NOTHING_TO_DO: dict[str, Any] = {"url": "/api/v1/operations/dismiss", "json": {"node": "nobody"}}
 
 
 @pytest.fixture(scope="module")
 async def known(api: Api) -> dict[str, str]:
     """One of everything that a path can name."""
-    node = await api.approved_node()
+    node = await api.approved_node(name="keyed")
     asked = {"backend": "echo", "nodes": [node["name"]]}
     batch = (await api.http.post("/api/v1/batches", json=asked)).json()["batch_id"]
     other = await api.approved_node()
-    job = await api.http.post(f"/api/nodes/{other['id']}/backends/install", json={"backend": "echo"})
-    return {"node": node["id"], "batch_id": batch, "op_id": job.json()["jobID"], "backend": "echo", "name": "none"}
+    asked = {"kind": "install", "backend": "echo", "node": other["id"]}
+    op_id = (await api.http.post("/api/v1/operations", json=asked)).json()["op_id"]
+    return {"node": node["id"], "batch_id": batch, "op_id": op_id, "backend": "echo", "name": "none"}
 
 
 def test_requests_that_take_no_key_are_those_of_a_node_for_itself() -> None:
@@ -52,7 +55,7 @@ def test_requests_that_take_no_key_are_those_of_a_node_for_itself() -> None:
 @pytest.mark.parametrize("path", KEYED)
 async def test_a_key_of_another_request_is_refused_on_every_route(api: Api, known: dict[str, str], path: str) -> None:
     key = new_key()
-    assert (await api.http.post("/api/v1/release", headers=key)).status_code == 200
+    assert (await api.http.post(**NOTHING_TO_DO, headers=key)).status_code == 200
     refused = await api.http.post(path.format(**known), json=BODIES.get(path, {"backend": "echo"}), headers=key)
     assert (refused.status_code, refused.json()["code"]) == (409, "idempotency_key_reused"), refused.text
 
@@ -81,25 +84,25 @@ def needs_secret(shape: Any) -> bool:
 async def test_a_repeated_order_is_answered_and_not_carried_out(api: Api, replica: Api) -> None:
     """Also under the node's other name, also on another replica, also after somebody took it back."""
     node, key = await api.approved_node(), new_key()
-    first = await api.http.post(f"/api/nodes/{node['id']}/drain", json={"reason": "disk"}, headers=key)
-    assert (await api.http.post(f"/api/nodes/{node['id']}/resume")).status_code == 200
-    again = await replica.http.post(f"/api/nodes/{node['name']}/drain", json={"reason": "disk"}, headers=key)
+    first = await api.http.post(f"/api/v1/nodes/{node['id']}/drain", json={"reason": "disk"}, headers=key)
+    assert (await api.http.post(f"/api/v1/nodes/{node['id']}/resume")).status_code == 200
+    again = await replica.http.post(f"/api/v1/nodes/{node['name']}/drain", json={"reason": "disk"}, headers=key)
     assert (first.status_code, again.status_code, again.json()) == (200, 200, first.json())
     assert "idempotent-replayed" not in first.headers
     assert again.headers["idempotent-replayed"] == "true"
-    assert (await api.http.get(f"/api/nodes/{node['id']}")).json()["drained_at"] is None
+    assert (await api.http.get(f"/api/v1/nodes/{node['id']}")).json()["drained_at"] is None
     assert await audited(api, "nodes.drain", node["name"]) == 1
 
 
 async def audited(api: Api, action: str, target: str) -> int:
     found = await api.http.get("/api/v1/audit", params={"action": action, "target": target})
-    return len(found.json()["entries"])
+    return len(found.json()["items"])
 
 
 @pytest.mark.parametrize("other", [{"json": {"reason": "other"}}, {"params": {"operations": "cancel"}}])
 async def test_query_and_body_count(api: Api, other: dict[str, Any]) -> None:
     node, key = await api.approved_node(), new_key()
-    path = f"/api/nodes/{node['id']}/drain"
+    path = f"/api/v1/nodes/{node['id']}/drain"
     assert (await api.http.post(path, json={"reason": "disk"}, headers=key)).status_code == 200
     refused = await api.http.post(path, **{"json": {"reason": "disk"}, **other}, headers=key)
     assert refused.status_code == 409
@@ -107,7 +110,7 @@ async def test_query_and_body_count(api: Api, other: dict[str, Any]) -> None:
 
 async def test_two_replicas_at_the_same_instant_carry_it_out_once(api: Api, replica: Api) -> None:
     node, key = await api.approved_node(), new_key()
-    path = f"/api/nodes/{node['id']}/drain"
+    path = f"/api/v1/nodes/{node['id']}/drain"
     answers = await asyncio.gather(*(each.http.post(path, headers=key) for each in (api, replica) * 4))
     assert {answer.status_code for answer in answers} == {200}
     assert len({str(sorted(answer.json().items())) for answer in answers}) == 1
@@ -142,8 +145,8 @@ async def test_a_secret_is_made_and_shown_once_on_two_replicas(api: Api, replica
 async def made_so(api: Api, path: str, body: dict[str, Any] | None) -> int:
     if body is None:
         found = await api.http.get("/api/v1/audit", params={"action": "sign-in-links.create"})
-        return len(found.json()["entries"])
-    listed = (await api.http.get(path)).json()
+        return len(found.json()["items"])
+    listed = (await api.http.get(path)).json()["items"]
     return sum(body.items() <= each.items() for each in listed if "name" in body or each["labels"] == body["labels"])
 
 
@@ -167,7 +170,7 @@ async def test_refused_request_may_be_repeated_with_its_key(api: Api) -> None:
 async def test_refused_caller_does_not_claim_the_key(api: Api) -> None:
     token = (await api.http.post("/api/v1/tokens", json={"name": f"v-{secrets.token_hex(4)}", "role": "viewer"})).json()
     key = new_key()
-    refused = await api.http.post("/api/v1/hold", json={"reason": "no"}, headers={**bearer(token["token"]), **key})
+    refused = await api.http.post(**NOTHING_TO_DO, headers={**bearer(token["token"]), **key})
     assert refused.status_code == 403
     assert await api.deps.keys.find(token["name"], key["Idempotency-Key"]) is None
 
@@ -180,7 +183,7 @@ async def test_a_request_that_was_never_answered_is_carried_out_again_unless_it_
             """Dead."""
 
     node, key, secret = await api.approved_node(), new_key(), new_key()
-    path, invite = f"/api/nodes/{node['id']}/drain", {"labels": {"of": "dying"}}
+    path, invite = f"/api/v1/nodes/{node['id']}/drain", {"labels": {"of": "dying"}}
     deps = replace(api.deps, keys=Dying(api.deps.keys._database), key_patience_s=0.1)
     async with served(deps) as dying:
         requests: tuple[dict[str, Any], ...] = (
@@ -190,9 +193,11 @@ async def test_a_request_that_was_never_answered_is_carried_out_again_unless_it_
         statuses = [(await dying.http.post(**each)).status_code for each in requests * 2]
     assert statuses == [200, 201, 200, 409]
     assert await audited(api, "nodes.drain", node["name"]) == 2
-    assert [each["labels"] for each in (await api.http.get("/api/v1/invites")).json()].count(invite["labels"]) == 1
+    assert [each["labels"] for each in (await api.http.get("/api/v1/invites")).json()["items"]].count(
+        invite["labels"]
+    ) == 1
 
 
 async def test_a_key_that_is_too_long_is_bad_input(api: Api) -> None:
-    answer = await api.http.post("/api/v1/release", headers={"Idempotency-Key": "k" * 256})
-    assert (answer.status_code, answer.json()["field"]) == (400, "Idempotency-Key")
+    answer = await api.http.post(**NOTHING_TO_DO, headers={"Idempotency-Key": "k" * 256})
+    assert (answer.status_code, answer.json()["facts"]["field"]) == (400, "Idempotency-Key")

@@ -22,14 +22,18 @@ EITHER = "an operation, or else a batch: an id is one of them for ever"
 GALLERIES = "galleries are held in memory and follow the database; inventories are copies that follow the nodes"
 
 SEVERAL = {
-    "/api/nodes/{node}/inventory": NAMED,
+    "/api/v1/nodes/{node}/inventory": NAMED,
+    "/api/v1/nodes/{node}/labels": NAMED,
     "/api/nodes/{node}/labels": NAMED,
     "/backends/jobs/{job_id}": EITHER,
     "/api/backends/job/{job_id}": EITHER,
     "/api/backends": GALLERIES,
     "/api/backends/upgrades": GALLERIES,
-    "/api/backends/suitability": GALLERIES,
+    "/api/v1/backends": GALLERIES,
+    "/api/v1/backends/upgrades": GALLERIES,
+    "/api/v1/backends/suitability": GALLERIES,
     "/api/v1/galleries": GALLERIES,
+    "/api/v1/galleries/{name}": GALLERIES,
     "/backends": GALLERIES,
     "/backends/available": GALLERIES,
     "/backends/known": GALLERIES,
@@ -43,10 +47,12 @@ ELSEWHERE = {
     "/api/v1/events": "a stream; tests/api/test_snapshots.py looks at how it begins",
     "/api/node/{node}/models": "of a node that speaks for itself",
     "/api/node/{node}/sources": "of a node that speaks for itself",
+    "/api/v1/models": "asked of the nodes",
+    "/api/v1/nodes/{node}/models": "asked of the node",
+    "/api/v1/nodes/{node}/backends/{backend}/logs": "asked of the node",
     "/api/nodes/models": "asked of the nodes",
     "/api/nodes/{node}/models": "asked of the node",
     "/api/nodes/{node}/backends": "asked of the node",
-    "/api/nodes/{node}/backends/{backend}/logs": "asked of the node",
     "/api/nodes/{node}/backend-logs": "asked of the node",
     "/api/nodes/{node}/backend-logs/{backend}": "asked of the node",
 }
@@ -82,7 +88,7 @@ async def known(api: Api) -> dict[str, str]:
     await api.deps.operations.record(transition(request, State.RUNNING))
     targets = (Target(node_id=node["id"], node_name=node["name"]),)
     await api.deps.batches.open(BatchInput(batch_id=batch_id, wanted=request.wanted, targets=targets, created_at=NOON))
-    return {"node": node["id"], "op_id": request.op_id, "batch_id": batch_id, "job_id": batch_id}
+    return {"node": node["id"], "op_id": request.op_id, "batch_id": batch_id, "job_id": batch_id, "name": "builtin"}
 
 
 def reads(api: Api) -> list[str]:

@@ -1,4 +1,4 @@
-"""The life of a node over HTTP, with LocalAI's paths, codes and bodies."""
+"""The life of a node over HTTP: what it says of itself, with LocalAI's paths, and what people decide."""
 
 import secrets
 from datetime import UTC, datetime
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from nodesmith.contracts.nats.presence import Heartbeat, StopWhy
+from tests.api.localai.test_nodes import node_view
 from tests.api.node import RecordingHandlers, on_the_bus
 from tests.api.station import REGISTRATION_TOKEN, Api, a_nats_key, bearer, until
-from tests.api.test_nodes import node_view
 
 AS_WORKER = bearer(REGISTRATION_TOKEN)
 
@@ -119,39 +119,58 @@ async def test_a_node_that_is_not_there_is_404(api: Api, verb: str, path: str) -
 
 
 async def test_drain_resume_and_remove_answer_as_localai_does(api: Api) -> None:
-    """R22, R29: with what else there is to say beside LocalAI's message."""
+    """R22, R29."""
     node = await a_worker(api)
     drained = await api.http.post(f"/api/nodes/{node['name']}/drain", json={"reason": "new disks"})
-    assert (drained.status_code, drained.json()["message"]) == (200, "node set to draining")
-    assert drained.json()["status"] == "draining"
+    assert (drained.status_code, drained.json()) == (200, {"message": "node set to draining"})
+    assert (await node_view(api, node["id"]))["status"] == "draining"
     resumed = await api.http.post(f"/api/nodes/{node['id']}/resume")
-    assert (resumed.json()["message"], resumed.json()["status"]) == ("node resumed", "healthy")
+    assert (resumed.status_code, resumed.json()) == (200, {"message": "node resumed"})
+    assert (await node_view(api, node["id"]))["status"] == "healthy"
     removed = await api.http.delete(f"/api/nodes/{node['id']}?reason=scrapped")
-    assert (removed.status_code, removed.json()["message"]) == (200, "node deregistered")
+    assert (removed.status_code, removed.json()) == (200, {"message": "node deregistered"})
     assert (await api.http.get(f"/api/nodes/{node['id']}")).status_code == 404
-    for verb, path in [("POST", "/drain"), ("POST", "/resume"), ("POST", "/reset-credential"), ("DELETE", "")]:
+    for verb, path in [("POST", "/drain"), ("POST", "/resume"), ("DELETE", "")]:
         answer = await api.http.request(verb, f"/api/nodes/{node['id']}{path}")
         assert (answer.status_code, answer.json()["error"]["type"]) == (404, "node_error")
     trail = (await api.http.get("/api/v1/audit", params={"target": node["name"]})).json()
-    assert [each["reason"] for each in trail["entries"]][:3] == ["scrapped", "", "new disks"]
+    assert [each["reason"] for each in trail["items"]][:3] == ["scrapped", "", "new disks"]
+
+
+async def test_drain_resume_and_remove_answer_with_the_status(api: Api) -> None:
+    node = await a_worker(api)
+    path = f"/api/v1/nodes/{node['id']}"
+    drained = await api.http.post(f"/api/v1/nodes/{node['name']}/drain", json={"reason": "new disks"})
+    assert drained.json() == {"message": "node set to draining", "status": "draining", "cancelled": []}
+    resumed = await api.http.post(f"{path}/resume")
+    assert (resumed.json()["message"], resumed.json()["status"]) == ("node resumed", "healthy")
+    removed = await api.http.delete(f"{path}?reason=scrapped")
+    assert (removed.status_code, removed.json()["message"]) == (200, "node deregistered")
+    for verb, action in [("POST", "/drain"), ("POST", "/resume"), ("POST", "/reset-credential"), ("DELETE", "")]:
+        answer = await api.http.request(verb, f"{path}{action}")
+        assert (answer.status_code, answer.json()["code"]) == (404, "unknown_node")
+        assert "error" not in answer.json()
+    trail = (await api.http.get("/api/v1/audit", params={"target": node["name"]})).json()
+    assert [each["reason"] for each in trail["items"]][:3] == ["scrapped", "", "new disks"]
 
 
 async def test_unknown_drain_policy_is_refused(api: Api) -> None:
     node = await api.approved_node()
-    answer = await api.http.post(f"/api/nodes/{node['id']}/drain?operations=explode")
-    assert (answer.status_code, answer.json()["field"]) == (400, "operations")
+    answer = await api.http.post(f"/api/v1/nodes/{node['id']}/drain?operations=explode")
+    assert (answer.status_code, answer.json()["facts"]) == (400, {"field": "operations"})
     assert (await node_view(api, node["id"]))["drained_at"] is None
 
 
 async def test_a_drained_node_takes_no_install_unless_on_purpose(api: Api) -> None:
     node = await api.approved_node()
-    waiting = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"})
-    drained = await api.http.post(f"/api/nodes/{node['id']}/drain?operations=cancel", json={"reason": "new disks"})
-    assert drained.json()["cancelled"] == [waiting.json()["jobID"]]
-    body = {"uri": "https://example.test/other.tar.gz", "sha256": "0" * 64}
-    refused = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json=body)
+    asked = {"kind": "install", "node": node["id"]}
+    waiting = await api.http.post("/api/v1/operations", json={**asked, "backend": "echo"})
+    drained = await api.http.post(f"/api/v1/nodes/{node['id']}/drain?operations=cancel", json={"reason": "new disks"})
+    assert drained.json()["cancelled"] == [waiting.json()["op_id"]]
+    body = {**asked, "uri": "https://example.test/other.tar.gz", "sha256": "0" * 64}
+    refused = await api.http.post("/api/v1/operations", json=body)
     assert (refused.status_code, refused.json()["code"]) == (409, "node_drained")
-    taken = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json={**body, "on_drained": True})
+    taken = await api.http.post("/api/v1/operations", json={**body, "on_drained": True})
     assert taken.status_code == 202
 
 
@@ -160,7 +179,7 @@ async def test_removed_agent_is_notified_over_nats_and_at_registration(api: Api)
     node = await api.approved_node(boot_id="b1")
     handlers = RecordingHandlers()
     async with on_the_bus(node, handlers):
-        await api.http.delete(f"/api/nodes/{node['id']}")
+        await api.http.delete(f"/api/v1/nodes/{node['id']}")
         await until(handlers.received, bool)
     assert [order.why for order in handlers.orders] == [StopWhy.REMOVED]
     body = {"name": node["name"], "protocol": 2, "machine_id": "m1", "boot_id": "b1", "nats_key": node["nats_key"]}
@@ -171,7 +190,7 @@ async def test_removed_agent_is_notified_over_nats_and_at_registration(api: Api)
 async def test_a_removed_localai_worker_that_heartbeats_over_http_is_stopped_over_nats(api: Api) -> None:
     """H8: it ignores the 404, so it is told where it listens."""
     node = await a_worker(api)
-    await api.http.delete(f"/api/nodes/{node['id']}")
+    await api.http.delete(f"/api/v1/nodes/{node['id']}")
     handlers = RecordingHandlers()
     async with on_the_bus(node, handlers):
         answer = await api.http.post(f"/api/node/{node['id']}/heartbeat", headers=AS_WORKER)
@@ -199,7 +218,7 @@ async def test_a_reset_credential_frees_the_name(api: Api) -> None:
     refused = await api.http.post("/api/node/register", json=body, headers=AS_WORKER)
     assert refused.status_code == 409
     assert f"nodes reset-credential {node['name']}" in refused.json()["detail"]
-    reset = await api.http.post(f"/api/nodes/{node['name']}/reset-credential", json={"reason": "board replaced"})
+    reset = await api.http.post(f"/api/v1/nodes/{node['name']}/reset-credential", json={"reason": "board replaced"})
     assert (reset.status_code, reset.json()["status"]) == (200, "pending")
     taken = await api.http.post("/api/node/register", json=body, headers=AS_WORKER)
     assert (taken.status_code, taken.json()["id"], taken.json()["status"]) == (201, node["id"], "pending")
@@ -230,5 +249,5 @@ async def test_registration_with_bad_input_names_the_field_and_writes_nothing(
     name = f"bad-{secrets.token_hex(4)}"
     body = {"name": name, "protocol": 2, "machine_id": "m1", "nats_key": a_nats_key(), field: value}
     answer = await api.http.post("/api/node/register", json=body, headers=AS_WORKER)
-    assert (answer.status_code, answer.json()["field"]) == (400, field)
-    assert (await api.http.get(f"/api/nodes/{name}")).status_code == 404
+    assert (answer.status_code, answer.json()["facts"]["field"]) == (400, field)
+    assert (await api.http.get(f"/api/v1/nodes/{name}")).status_code == 404

@@ -13,7 +13,7 @@ ANSWERS_WITH_500 = (
     "/backends/jobs/{job_id}",
     "/api/nodes/{node}/backends/delete",
     "/api/backends/system/delete/{backend}",
-    "/api/nodes/{node}/backends/stop",
+    "/api/v1/nodes/{node}/backends/stop",
 )
 """because LocalAI's clients expect it, or because nobody works here on what they wait for"""
 
@@ -48,8 +48,9 @@ def test_every_change_takes_a_reason(api: Api) -> None:
 async def test_api_keeps_to_its_description(api: Api, tmp_path: Path) -> None:
     """Schemathesis sends what fits the description and what does not; the stream never ends, so it is left out."""
     node = await api.approved_node()
-    accepted = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"})
-    known = {"node": node["id"], "op_id": accepted.json()["jobID"], "file": "echo-1.tar.gz"}
+    body = {"kind": "install", "node": node["id"], "backend": "echo"}
+    accepted = await api.http.post("/api/v1/operations", json=body)
+    known = {"node": node["id"], "op_id": accepted.json()["op_id"], "file": "echo-1.tar.gz"}
     parameters = "\n".join(f'"path.{name}" = "{value}"' for name, value in known.items())
     (tmp_path / "schemathesis.toml").write_text(f"[parameters]\n{parameters}\n")
     async with on_the_bus(node):

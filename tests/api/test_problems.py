@@ -41,32 +41,37 @@ async def test_unknown_path_and_wrong_method(api: Api) -> None:
     answer = await api.http.delete("/api/operations")
     assert problem(answer, 405)["detail"] == "/api/operations does not take DELETE."
     assert answer.headers["allow"] == "GET"
+    assert problem(await api.http.put("/api/v1/operations"), 405)["detail"] == "/api/v1/operations does not take PUT."
 
 
 @pytest.mark.parametrize("body", ["{", "", "[1,", "nul", "[]", '"text"'])
 async def test_malformed_json_is_a_problem(api: Api, body: str) -> None:
     node = await api.approved_node()
     headers = {"Content-Type": "application/json"}
-    answer = await api.http.post(f"/api/nodes/{node['id']}/backends/install", content=body, headers=headers)
-    assert problem(answer, 400)["code"] == "invalid_request"
+    for path in ("/api/v1/operations", f"/api/nodes/{node['id']}/backends/install"):
+        answer = await api.http.post(path, content=body, headers=headers)
+        assert problem(answer, 400)["code"] == "invalid_request"
 
 
 async def test_invalid_field_is_named(api: Api) -> None:
     headers = bearer(REGISTRATION_TOKEN)
     missing = problem(await api.http.post("/api/node/register", json={"address": "h:1"}, headers=headers), 400)
-    assert (missing["field"], missing["detail"]) == ("name", "name: Field required.")
+    assert (missing["facts"]["field"], missing["detail"]) == ("name", "name: Field required.")
     node = await api.approved_node()
-    wrong = {"backend": "echo", "sha256": "zz"}
-    install = problem(await api.http.post(f"/api/nodes/{node['id']}/backends/install", json=wrong), 400)
-    assert install["field"] == "sha256"
-    assert problem(await api.http.get("/api/operations?limit=0"), 400)["field"] == "limit"
-    assert problem(await api.http.get("/api/operations?state=nonsense"), 400)["field"] == "state"
-    assert problem(await api.http.get("/api/v1/events?last_event_id=abc"), 400)["field"] == "last_event_id"
+    wrong = {"kind": "install", "node": node["id"], "backend": "echo", "sha256": "zz"}
+    for path in ("/api/v1/operations", f"/api/nodes/{node['id']}/backends/install"):
+        assert problem(await api.http.post(path, json=wrong), 400)["facts"] == {"field": "sha256"}
+    for path, field in (
+        ("/api/v1/operations?limit=0", "limit"),
+        ("/api/v1/operations?state=nonsense", "state"),
+        ("/api/v1/events?last_event_id=abc", "last_event_id"),
+    ):
+        assert problem(await api.http.get(path), 400)["facts"] == {"field": field}
 
 
 async def test_text_that_cannot_be_looked_up_is_the_callers_fault(api: Api) -> None:
-    problem(await api.http.get("/api/nodes/a%00b"), 400)
-    problem(await api.http.get("/api/operations/a%00b"), 400)
+    for path in ("/api/nodes/a%00b", "/api/v1/nodes/a%00b", "/api/v1/operations/a%00b", "/api/v1/batches/a%00b"):
+        problem(await api.http.get(path), 400)
 
 
 async def test_localai_clients_find_error_in_their_shape(api: Api) -> None:

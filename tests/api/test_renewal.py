@@ -20,9 +20,9 @@ DAY_MS = timedelta(days=1) // timedelta(milliseconds=1)
 async def installing(api: Api) -> str:
     node = await api.approved_node()
     asked = {"backend": "echo"}
-    accepted = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json=asked)
+    accepted = await api.http.post("/api/v1/operations", json={"kind": "install", "node": node["id"], **asked})
     assert accepted.status_code == 202, accepted.text
-    return str(accepted.json()["jobID"])
+    return str(accepted.json()["op_id"])
 
 
 def looking_ahead(kept: OrderRenewal, by: timedelta) -> OrderRenewal:

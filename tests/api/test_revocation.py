@@ -66,7 +66,7 @@ async def refused(bus: Bus) -> bool:
     return not bus.is_up and not await bus.publish(subjects.heartbeat("any"), b"{}")
 
 
-@pytest.mark.parametrize("loses", ["DELETE /api/nodes/{id}", "POST /api/nodes/{id}/reset-credential"])
+@pytest.mark.parametrize("loses", ["DELETE /api/v1/nodes/{id}", "POST /api/v1/nodes/{id}/reset-credential"])
 async def test_node_cannot_publish_after_its_credential_is_revoked(
     api: Api, own_nats: NatsForTests, loses: str
 ) -> None:
@@ -85,7 +85,7 @@ async def test_node_cannot_publish_after_its_credential_is_revoked(
 async def test_next_machine_of_that_name_can_publish_at_once(api: Api, own_nats: NatsForTests) -> None:
     """Within the same second: what is revoked is a key, not a time."""
     node = await api.approved_node()
-    await api.http.post(f"/api/nodes/{node['id']}/reset-credential")
+    await api.http.post(f"/api/v1/nodes/{node['id']}/reset-credential")
     again = await api.approved_node(name=node["name"], machine_id="m2")
     assert again["id"] == node["id"]
     async with linked(again, own_nats.url) as bus:
@@ -98,7 +98,7 @@ async def test_a_renewed_credential_does_not_keep_an_older_one_alive(api: Api, o
     headers = {"Authorization": f"Bearer {first['api_token']}"}
     renewed = {**first, **(await api.http.post("/api/node/register", json=body, headers=headers)).json()}
     assert renewed["nats_jwt"] != first["nats_jwt"]
-    await api.http.delete(f"/api/nodes/{first['id']}")
+    await api.http.delete(f"/api/v1/nodes/{first['id']}")
     async with linked(first, own_nats.url) as old, linked(renewed, own_nats.url) as new:
         assert await refused(old)
         assert await refused(new)
@@ -118,7 +118,7 @@ async def test_new_key_revokes_the_old_one(api: Api, own_nats: NatsForTests) -> 
 async def test_revocation_during_a_nats_outage_takes_effect_after_it(api: Api, own_nats: NatsForTests) -> None:
     node = await api.approved_node()
     await own_nats.kill()
-    assert (await api.http.delete(f"/api/nodes/{node['id']}")).status_code == 200
+    assert (await api.http.delete(f"/api/v1/nodes/{node['id']}")).status_code == 200
     await own_nats.restart()
     async with linked(node, own_nats.url) as bus:
         assert await refused(bus)
@@ -128,7 +128,7 @@ async def test_restarted_nats_keeps_revocations(settings: ControlSettings, own_n
     async with composed(settings, queue="nobody") as api:
         await ready(api)
         node = await api.approved_node()
-        assert (await api.http.delete(f"/api/nodes/{node['id']}")).status_code == 200
+        assert (await api.http.delete(f"/api/v1/nodes/{node['id']}")).status_code == 200
         async with linked(node, own_nats.url) as bus:
             assert await refused(bus)
     await own_nats.kill()
@@ -158,7 +158,7 @@ async def test_nats_without_stored_revocations_gets_them_again(
         async with composed(settings, queue="nobody") as api:
             await ready(api)
             node = await api.approved_node()
-            await api.http.delete(f"/api/nodes/{node['id']}")
+            await api.http.delete(f"/api/v1/nodes/{node['id']}")
             async with linked(node, own_nats.url) as bus:
                 assert await refused(bus)
             await own_nats.kill()

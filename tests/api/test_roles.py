@@ -9,16 +9,24 @@ import httpx2
 import pytest
 from fastapi.routing import APIRoute
 
-from nodesmith.api.app import _ROUTERS, create_app
+from nodesmith.api.app import ROUTERS, create_app
 from nodesmith.api.auth import is_declared
 from nodesmith.domain.access import Role
 from tests.api.station import ADMIN_TOKEN, Api, bearer, served, until
 
 ADMIN = {
-    "GET": {"/api/v1/tokens", "/api/v1/invites", "/api/v1/sources", "/api/v1/keys"},
+    "GET": {
+        "/api/v1/tokens",
+        "/api/v1/tokens/{token}",
+        "/api/v1/invites",
+        "/api/v1/invites/{invite}",
+        "/api/v1/sources",
+        "/api/v1/keys",
+    },
     "POST": {
         "/api/nodes/{node}/approve",
-        "/api/nodes/{node}/reset-credential",
+        "/api/v1/nodes/{node}/approve",
+        "/api/v1/nodes/{node}/reset-credential",
         "/api/v1/galleries",
         "/api/v1/galleries/refresh",
         "/api/v1/galleries/{name}/refresh",
@@ -30,17 +38,25 @@ ADMIN = {
         "/api/nodes/{node}/labels",
         "/api/nodes/{node}/max-replicas-per-model",
         "/api/nodes/{node}/vram-budget",
+        "/api/v1/nodes/{node}/labels",
+        "/api/v1/nodes/{node}/max-replicas",
+        "/api/v1/nodes/{node}/vram-budget",
         "/api/v1/uploads/{name}/{version}",
         "/api/v1/sources/{host}",
         "/api/v1/galleries/{name}/trust",
     },
-    "PATCH": {"/api/nodes/{node}/labels"},
+    "PATCH": {"/api/nodes/{node}/labels", "/api/v1/nodes/{node}/labels"},
     "DELETE": {
         "/api/nodes/{node}",
         "/api/nodes/{node}/labels/{key}",
         "/api/nodes/{node}/max-replicas-per-model",
         "/api/nodes/{node}/vram-budget",
         "/api/operations/history",
+        "/api/v1/nodes/{node}",
+        "/api/v1/nodes/{node}/labels/{key}",
+        "/api/v1/nodes/{node}/max-replicas",
+        "/api/v1/nodes/{node}/vram-budget",
+        "/api/v1/operations/history",
         "/api/v1/galleries/{name}",
         "/api/v1/uploads/{name}/{version}",
         "/api/v1/sources/{host}",
@@ -63,7 +79,7 @@ HARMLESS = {"GET", "HEAD"}
 
 
 async def new_token(api: Api, role: str, **changes: Any) -> dict[str, Any]:
-    body = {"name": f"{role}-{len((await api.http.get('/api/v1/tokens')).json())}", "role": role, **changes}
+    body = {"name": f"{role}-{len((await api.http.get('/api/v1/tokens')).json()['items'])}", "role": role, **changes}
     answer = await api.http.post("/api/v1/tokens", json=body)
     assert answer.status_code == 201, answer.text
     return dict(answer.json())
@@ -75,7 +91,7 @@ async def tokens(api: Api) -> dict[str, str]:
 
 
 def routes() -> Iterator[APIRoute]:
-    for module in _ROUTERS:
+    for module in ROUTERS:
         for route in module.router.routes:
             assert isinstance(route, APIRoute), route
             yield route
@@ -108,30 +124,42 @@ async def test_a_route_that_declares_nothing_is_for_admins(api: Api, tokens: dic
 
 async def test_a_viewer_reads_and_changes_nothing(api: Api, tokens: dict[str, str]) -> None:
     node = await api.approved_node()
-    for path in ("/api/nodes", f"/api/nodes/{node['id']}", "/api/operations", "/api/backends", "/api/v1/audit"):
+    for path in (
+        "/api/v1/nodes",
+        f"/api/v1/nodes/{node['id']}",
+        "/api/v1/operations",
+        "/api/v1/backends",
+        "/api/v1/audit",
+        "/api/nodes",
+        "/api/operations",
+        "/api/backends",
+    ):
         assert (await api.http.get(path, headers=bearer(tokens["viewer"]))).status_code == 200, path
-    refused = await api.http.post(
-        f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"}, headers=bearer(tokens["viewer"])
-    )
+    body = {"kind": "install", "node": node["id"], "backend": "echo"}
+    refused = await api.http.post("/api/v1/operations", json=body, headers=bearer(tokens["viewer"]))
     assert refused.status_code == 403
     problem = refused.json()
     assert problem["code"] == "not_allowed"
+    assert "error" not in problem
+    assert problem["facts"]["needed"] == "operator"
+    path = f"/api/nodes/{node['id']}/backends/install"
+    refused = await api.http.post(path, json=body, headers=bearer(tokens["viewer"]))
+    problem = refused.json()
     assert problem["error"] == {"code": 403, "message": problem["detail"], "type": "authorization_error"}
-    assert problem["needed"] == "operator"
 
 
 async def test_an_operator_installs_but_does_not_approve(api: Api, tokens: dict[str, str]) -> None:
     node = await api.approved_node()
     headers = bearer(tokens["operator"])
     accepted = await api.http.post(
-        f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"}, headers=headers
+        "/api/v1/operations", json={"kind": "install", "node": node["id"], "backend": "echo"}, headers=headers
     )
     assert accepted.status_code == 202, accepted.text
-    cancelled = await api.http.post(f"/api/operations/{accepted.json()['jobID']}/cancel", headers=headers)
-    assert cancelled.status_code == 200
+    cancelled = await api.http.post(f"/api/v1/operations/{accepted.json()['op_id']}/cancel", headers=headers)
+    assert cancelled.status_code == 202
     pending = await api.register()
-    assert (await api.http.post(f"/api/nodes/{pending['id']}/approve", headers=headers)).status_code == 403
-    assert (await api.http.get(f"/api/nodes/{pending['id']}")).json()["status"] == "pending"
+    assert (await api.http.post(f"/api/v1/nodes/{pending['id']}/approve", headers=headers)).status_code == 403
+    assert (await api.http.get(f"/api/v1/nodes/{pending['id']}")).json()["status"] == "pending"
 
 
 def needed(verb: str, path: str) -> Role:
@@ -189,7 +217,7 @@ def test_table_names_routes_that_exist(api: Api) -> None:
 
 async def test_head_and_options_open_nothing(api: Api) -> None:
     """A route that answers GET answers no other verb that reads."""
-    for path in ("/api/nodes", "/api/v1/tokens", "/", "/artifacts/echo-1.tar.gz"):
+    for path in ("/api/v1/nodes", "/api/v1/tokens", "/", "/artifacts/echo-1.tar.gz"):
         for verb in ("HEAD", "OPTIONS", "TRACE"):
             answer = await api.http.request(verb, path, headers={"Authorization": ""})
             assert answer.status_code in (401, 405), (verb, path)
@@ -206,7 +234,7 @@ async def test_a_token_is_shown_once_and_kept_as_a_hash(api: Api) -> None:
     assert made["token"].startswith("nstok-")
     listed = await api.http.get("/api/v1/tokens")
     assert made["token"] not in listed.text
-    assert {entry["name"]: entry["role"] for entry in listed.json()}[made["name"]] == "viewer"
+    assert {entry["name"]: entry["role"] for entry in listed.json()["items"]}[made["name"]] == "viewer"
 
 
 async def test_a_revoked_token_opens_nothing_nor_do_the_browsers_it_signed_in(api: Api) -> None:
@@ -214,19 +242,19 @@ async def test_a_revoked_token_opens_nothing_nor_do_the_browsers_it_signed_in(ap
     link = (await api.http.post("/api/v1/sign-in-links", headers=bearer(made["token"]))).json()["url"]
     async with httpx2.AsyncClient(base_url=api.url) as browser:
         assert (await browser.get(link)).status_code == 303
-        assert (await browser.get("/api/nodes")).status_code == 200
+        assert (await browser.get("/api/v1/nodes")).status_code == 200
         refused = await browser.get("/api/v1/tokens")
         assert refused.status_code == 403, "the browser has the role of its token"
         assert (await api.http.delete(f"/api/v1/tokens/{made['name']}")).status_code == 200
-        assert (await browser.get("/api/nodes")).status_code == 401
-    assert (await api.http.get("/api/nodes", headers=bearer(made["token"]))).status_code == 401
+        assert (await browser.get("/api/v1/nodes")).status_code == 401
+    assert (await api.http.get("/api/v1/nodes", headers=bearer(made["token"]))).status_code == 401
     assert (await api.http.delete(f"/api/v1/tokens/{made['id']}")).status_code == 404
 
 
 async def test_an_expired_token_is_no_token_and_its_name_is_free_again(api: Api) -> None:
     made = await new_token(api, "viewer", expires_in_s=0.01)
     headers = bearer(made["token"])
-    await until(lambda: api.http.get("/api/nodes", headers=headers), lambda answer: answer.status_code == 401)
+    await until(lambda: api.http.get("/api/v1/nodes", headers=headers), lambda answer: answer.status_code == 401)
     assert (await new_token(api, "viewer", name=made["name"], expires_in_s=None))["expires_at"] is None
 
 
@@ -243,11 +271,11 @@ async def test_an_expired_token_is_no_token_and_its_name_is_free_again(api: Api)
     ],
 )
 async def test_bad_input_names_the_field_and_writes_nothing(api: Api, change: dict[str, Any], field: str) -> None:
-    before = (await api.http.get("/api/v1/tokens")).json()
+    before = (await api.http.get("/api/v1/tokens")).json()["items"]
     answer = await api.http.post("/api/v1/tokens", json={"name": "fine", "role": "viewer", **change})
     assert answer.status_code == 400
-    assert answer.json()["field"] == field
-    assert len((await api.http.get("/api/v1/tokens")).json()) == len(before)
+    assert answer.json()["facts"]["field"] == field
+    assert len((await api.http.get("/api/v1/tokens")).json()["items"]) == len(before)
 
 
 async def test_of_two_tokens_of_one_name_at_once_one_is_made(api: Api) -> None:
@@ -261,7 +289,14 @@ async def test_the_deployments_own_token_stays_admin(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/api/nodes/{}/backends/install", "/api/v1/batches", "/api/backends/install-external"]
+    "path",
+    [
+        "/api/v1/operations",
+        "/api/v1/batches",
+        "/api/v1/batches/plan",
+        "/api/nodes/{}/backends/install",
+        "/api/backends/install-external",
+    ],
 )
 async def test_an_install_by_uri_needs_the_role_that_the_policy_names(
     api: Api, tokens: dict[str, str], path: str
@@ -269,21 +304,20 @@ async def test_an_install_by_uri_needs_the_role_that_the_policy_names(
     """By default an admin's; a gallery's backend is an operator's to install."""
     node = await api.approved_node()
     body: dict[str, Any] = {"uri": "https://nowhere.invalid/x.tar.gz", "sha256": "a" * 64, "name": "by-uri"}
-    body |= {"nodes": [node["id"]]}
-    body |= {"kind": "install", "dry_run": True}
+    body |= {"kind": "install", "nodes": [node["id"]], "node": node["id"]}
     answer = await api.http.post(path.format(node["id"]), json=body, headers=bearer(tokens["operator"]))
-    assert (answer.status_code, answer.json()["needed"]) == (403, "admin"), answer.text
+    assert (answer.status_code, answer.json()["facts"]["needed"]) == (403, "admin"), answer.text
 
 
 async def test_a_retry_of_an_install_by_uri_needs_the_same_role(api: Api, tokens: dict[str, str]) -> None:
     """An admin's install that was cancelled does not come back by the word of an operator, alone or in a batch."""
     node, other = await api.approved_node(), await api.approved_node()
     by_uri = {"uri": "https://nowhere.invalid/x.tar.gz", "sha256": "a" * 64, "name": "by-uri"}
-    one = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json=by_uri)
+    one = await api.http.post("/api/v1/operations", json={"kind": "install", "node": node["id"], **by_uri})
     many = await api.http.post("/api/v1/batches", json={**by_uri, "kind": "install", "nodes": [other["id"]]})
-    for path in (f"/api/operations/{one.json()['jobID']}/retry", f"/api/v1/batches/{many.json()['batch_id']}/retry"):
+    for path in (f"/api/v1/operations/{one.json()['op_id']}/retry", f"/api/v1/batches/{many.json()['batch_id']}/retry"):
         answer = await api.http.post(path, headers=bearer(tokens["operator"]))
-        assert (answer.status_code, answer.json().get("needed")) == (403, "admin"), answer.text
+        assert (answer.status_code, answer.json()["facts"].get("needed")) == (403, "admin"), answer.text
         assert (await api.http.post(path)).status_code == 409, "an admin is only told that it is not over yet"
 
 
@@ -294,6 +328,8 @@ async def test_the_policy_may_open_installs_by_uri_to_operators(api: Api, tokens
     rules = replace(admission.intents.rules, role=Role.OPERATOR)
     opened = replace(api.deps, admission=replace(admission, intents=replace(admission.intents, rules=rules)))
     async with served(opened) as other:
-        answer = await other.http.post(f"/api/nodes/{node['id']}/backends/install", json=body, headers=headers)
+        answer = await other.http.post(
+            "/api/v1/operations", json={"kind": "install", "node": node["id"], **body}, headers=headers
+        )
         assert answer.status_code == 202, answer.text
-        await other.http.post(f"/api/operations/{answer.json()['jobID']}/cancel")
+        await other.http.post(f"/api/v1/operations/{answer.json()['op_id']}/cancel")

@@ -43,7 +43,7 @@ async def test_link_signs_in_once(api: Api, browser: httpx2.AsyncClient) -> None
     assert cookie["httponly"]
     assert cookie["samesite"] == "strict"
     assert cookie["path"] == "/"
-    for path in ("/", "/docs", "/openapi.json", "/static/overview.js", "/api/nodes"):
+    for path in ("/", "/docs", "/openapi.json", "/static/overview.js", "/api/v1/nodes"):
         assert (await browser.get(path)).status_code == 200
     async with httpx2.AsyncClient(headers=AS_A_BROWSER, timeout=30) as another:
         again = await another.get(link)
@@ -64,9 +64,9 @@ async def test_browser_that_is_not_signed_in_gets_instructions(browser: httpx2.A
 async def test_page_of_another_origin_cannot_use_the_session(api: Api, browser: httpx2.AsyncClient) -> None:
     await browser.get(await new_link(api))
     node = await api.register()
-    foreign = await browser.post(f"/api/nodes/{node['id']}/approve", headers={"Origin": "http://127.0.0.1:1"})
+    foreign = await browser.post(f"/api/v1/nodes/{node['id']}/approve", headers={"Origin": "http://127.0.0.1:1"})
     assert (foreign.status_code, foreign.json()["code"]) == (403, "not_allowed")
-    own = await browser.post(f"/api/nodes/{node['id']}/approve", headers={"Origin": api.url})
+    own = await browser.post(f"/api/v1/nodes/{node['id']}/approve", headers={"Origin": api.url})
     assert own.status_code == 200
 
 
@@ -94,7 +94,7 @@ async def test_change_by_cookie_needs_proof_that_our_page_asked(
 
 async def test_forged_session_is_refused(api: Api) -> None:
     async with httpx2.AsyncClient(base_url=api.url, cookies={SESSION_COOKIE: "forged"}, timeout=30) as browser:
-        assert (await browser.get("/api/nodes")).status_code == 401
+        assert (await browser.get("/api/v1/nodes")).status_code == 401
 
 
 async def test_pages_load_nothing_from_elsewhere(api: Api, browser: httpx2.AsyncClient) -> None:
@@ -123,8 +123,8 @@ async def test_signed_out_browser_opens_nothing_even_with_a_copy_of_its_cookie(
     assert SESSION_COOKIE not in browser.cookies
     assert (await browser.get("/")).status_code == 401
     async with httpx2.AsyncClient(base_url=api.url, cookies={SESSION_COOKIE: copied}, timeout=30) as thief:
-        assert (await thief.get("/api/nodes")).status_code == 401
-    told = (await api.http.get("/api/v1/audit?action=sign-out")).json()["entries"]
+        assert (await thief.get("/api/v1/nodes")).status_code == 401
+    told = (await api.http.get("/api/v1/audit?action=sign-out")).json()["items"]
     assert told[0]["actor"] == "admin"
 
 
@@ -133,7 +133,7 @@ async def test_only_this_browser_is_signed_out(api: Api, browser: httpx2.AsyncCl
     async with httpx2.AsyncClient(base_url=api.url, timeout=30) as other:
         await other.get(await new_link(api))
         await sign_out(browser, api.url)
-        assert (await other.get("/api/nodes")).status_code == 200
+        assert (await other.get("/api/v1/nodes")).status_code == 200
 
 
 async def test_token_is_not_signed_out(api: Api) -> None:
@@ -145,7 +145,7 @@ async def test_token_is_not_signed_out(api: Api) -> None:
 async def test_page_of_another_origin_cannot_sign_out(api: Api, browser: httpx2.AsyncClient) -> None:
     await browser.get(await new_link(api))
     assert (await sign_out(browser, "http://127.0.0.1:1")).status_code == 403
-    assert (await browser.get("/api/nodes")).status_code == 200
+    assert (await browser.get("/api/v1/nodes")).status_code == 200
 
 
 async def test_sessions_are_listed_and_ended_by_their_owner_and_by_admins(api: Api) -> None:
@@ -159,31 +159,31 @@ async def test_sessions_are_listed_and_ended_by_their_owner_and_by_admins(api: A
         await browser.get(link.json()["url"])
 
     async def seen(by: dict[str, str] | None = None) -> dict[str, str]:
-        listed = (await api.http.get("/api/v1/sessions", headers=by)).json()
+        listed = (await api.http.get("/api/v1/sessions", headers=by)).json()["items"]
         return {session["actor"]: session["id"] for session in listed if session["actor"] in tokens}
 
     everybody = await seen()
     assert set(everybody) == {"ann", "bob"}
     assert set(await seen(tokens["ann"])) == {"ann"}
-    assert set((await browsers["ann"].get("/api/v1/sessions")).json()[0]) == {
+    assert set((await browsers["ann"].get("/api/v1/sessions")).json()["items"][0]) == {
         *("id", "actor", "role", "signed_in_at", "expires_at")
     }
     foreign = await api.http.delete(f"/api/v1/sessions/{everybody['bob']}", headers=tokens["ann"])
     assert (foreign.status_code, foreign.json()["code"]) == (404, "unknown_session")
-    assert (await browsers["bob"].get("/api/nodes")).status_code == 200
+    assert (await browsers["bob"].get("/api/v1/nodes")).status_code == 200
     assert (await api.http.delete(f"/api/v1/sessions/{everybody['ann']}", headers=tokens["ann"])).status_code == 200
     assert (await api.http.delete(f"/api/v1/sessions/{everybody['bob']}")).status_code == 200
     for browser in browsers.values():
-        assert (await browser.get("/api/nodes")).status_code == 401
+        assert (await browser.get("/api/v1/nodes")).status_code == 401
         await browser.aclose()
     assert (await api.http.delete("/api/v1/sessions/nobody")).status_code == 404
 
 
 async def test_session_id_grants_no_access(api: Api, browser: httpx2.AsyncClient) -> None:
     await browser.get(await new_link(api))
-    (newest, *_) = (await api.http.get("/api/v1/sessions")).json()
+    (newest, *_) = (await api.http.get("/api/v1/sessions")).json()["items"]
     async with httpx2.AsyncClient(base_url=api.url, cookies={SESSION_COOKIE: newest["id"]}, timeout=30) as thief:
-        assert (await thief.get("/api/nodes")).status_code == 401
+        assert (await thief.get("/api/v1/nodes")).status_code == 401
 
 
 async def test_new_admin_token_signs_out_the_browsers_of_the_old_one(api: Api, browser: httpx2.AsyncClient) -> None:
@@ -200,7 +200,7 @@ async def test_new_admin_token_signs_out_the_browsers_of_the_old_one(api: Api, b
 
 async def test_every_answer_has_the_headers_that_keep_browsers_safe(api: Api, browser: httpx2.AsyncClient) -> None:
     await browser.get(await new_link(api))
-    for path in ("/", "/api/nodes", "/healthz", "/nothing", "/artifacts/echo-1.tar.gz", "/static/nodesmith.css"):
+    for path in ("/", "/api/v1/nodes", "/healthz", "/nothing", "/artifacts/echo-1.tar.gz", "/static/nodesmith.css"):
         headers = (await browser.get(path)).headers
         assert headers["cache-control"] == "no-store", path
         assert headers["x-content-type-options"] == "nosniff", path
@@ -237,7 +237,7 @@ async def test_with_tls_the_cookie_and_the_headers_forbid_going_without(api: Api
         cookie = SimpleCookie(opened.headers["set-cookie"])[TLS_SESSION_COOKIE]
         assert (cookie["secure"], cookie["httponly"], cookie["samesite"]) == (True, True, "strict")
         assert (cookie["path"], cookie["domain"]) == ("/", "")
-        assert (await browser.get("/api/nodes")).status_code == 200
+        assert (await browser.get("/api/v1/nodes")).status_code == 200
         assert (await sign_out(browser, str(browser.base_url).rstrip("/"))).status_code == 200
         assert TLS_SESSION_COOKIE not in browser.cookies
 
@@ -249,7 +249,7 @@ async def test_cookie_that_came_without_tls_opens_nothing_with_it(
     await browser.get(await new_link(api))
     session = str(browser.cookies[SESSION_COOKIE])
     async with served_with_tls(api, tmp_path) as secure:
-        refused = await secure.get("/api/nodes", headers={"Cookie": f"{SESSION_COOKIE}={session}"})
+        refused = await secure.get("/api/v1/nodes", headers={"Cookie": f"{SESSION_COOKIE}={session}"})
         assert refused.status_code == 401
-        admitted = await secure.get("/api/nodes", headers={"Cookie": f"{TLS_SESSION_COOKIE}={session}"})
+        admitted = await secure.get("/api/v1/nodes", headers={"Cookie": f"{TLS_SESSION_COOKIE}={session}"})
         assert admitted.status_code == 200

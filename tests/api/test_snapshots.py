@@ -61,7 +61,7 @@ async def answer_while(api: Api, path: str, query: str, change: Callable[[], Awa
 async def test_end_recorded_during_a_read_of_the_operation_reaches_the_stream(api: Api, writer: Writer) -> None:
     request = a_request()
     await writer.begin(request)
-    path = f"/api/operations/{request.op_id}"
+    path = f"/api/v1/operations/{request.op_id}"
     shown = await answer_while(api, path, "FROM operations", lambda: writer.end(request))
     assert shown["state"] == shown["timeline"][-1]["state"]
     async with reading(api, last_event_id=shown["timeline"][-1]["id"], op_id=request.op_id) as reader:
@@ -72,16 +72,16 @@ async def test_end_recorded_during_a_read_of_the_operation_reaches_the_stream(ap
 async def test_end_recorded_during_a_read_of_the_list_reaches_the_stream(api: Api, writer: Writer, query: str) -> None:
     request = a_request(node_id=f"n-{secrets.token_hex(4)}")
     await writer.begin(request)
-    path = f"/api/operations?node={request.node_id}"
+    path = f"/api/v1/operations?node={request.node_id}"
     listed = await answer_while(api, path, query, lambda: writer.end(request))
-    assert [entry["state"] for entry in listed["operations"]] == ["running"]
+    assert [entry["state"] for entry in listed["items"]] == ["running"]
     async with reading(api, last_event_id=listed["last_event_id"], op_id=request.op_id) as reader:
         assert (await reader.next()).data["state"] == "succeeded"
 
 
 async def test_empty_list_has_a_last_event_id(api: Api, writer: Writer) -> None:
     request = a_request(node_id=f"n-{secrets.token_hex(4)}")
-    listed = (await api.http.get(f"/api/operations?node={request.node_id}")).json()
+    listed = (await api.http.get(f"/api/v1/operations?node={request.node_id}")).json()
     await writer.begin(request)
     async with reading(api, last_event_id=listed["last_event_id"], node_id=request.node_id) as reader:
         assert (await reader.next()).data["op_id"] == request.op_id
@@ -123,7 +123,7 @@ async def test_members_that_end_while_a_batch_is_read_fit_its_counts(api: Api, r
 
 async def test_list_of_batches_counts_the_members_as_they_were_in_that_state(api: Api, rollout: Rollout) -> None:
     listed = await answer_while(api, "/api/v1/batches", "FROM batches", rollout.end)
-    [shown] = [each for each in listed if each["batch_id"] == rollout.batch_id]
+    [shown] = [each for each in listed["items"] if each["batch_id"] == rollout.batch_id]
     assert (shown["state"], shown["counts"]) == ("running", {"running": 1})
 
 
@@ -141,7 +141,7 @@ async def test_inventory_and_its_time_are_read_together(api: Api, writer: Writer
         later = NOON + timedelta(minutes=1)
         await writer.inventory.replace(node["id"], [Installed(name="echo", version="2")], asked_at=later, boot_id="")
 
-    path = f"/api/nodes/{node['id']}/inventory"
+    path = f"/api/v1/nodes/{node['id']}/inventory"
     shown = await answer_while(api, path, "FROM inventory_scans", listed_again)
     assert ([each["version"] for each in shown["backends"]], shown["seen_at"]) == (["1"], "2026-11-16T12:00:00Z")
 
@@ -157,7 +157,8 @@ async def test_nodes_that_differ_are_those_that_were_counted(api: Api, writer: W
     for node_id, version in zip(nodes, ("1", "1", "2"), strict=True):
         await install(node_id, version)
     path = f"/api/v1/inventory?backend={family}"
-    [shown] = await answer_while(api, path, "FROM installed_backends", lambda: install(nodes[2], "1", minute=1))
+    spread = await answer_while(api, path, "FROM installed_backends", lambda: install(nodes[2], "1", minute=1))
+    [shown] = spread["items"]
     assert {each["version"]: each["nodes"] for each in shown["builds"]} == {"1": 2, "2": 1}
     assert [each["node_id"] for each in shown["differing"]] == [nodes[2]]
 
@@ -174,13 +175,13 @@ async def test_ticks_of_a_member_that_begins_while_the_stream_is_opened_reach_it
 async def test_empty_last_page_of_nodes_has_the_total_of_its_own_moment(api: Api) -> None:
     marker = secrets.token_hex(4)
     nodes = [await api.register(name=f"{marker}-{number}") for number in (1, 2)]
-    first = await api.http.get("/api/nodes", params={"text": marker, "limit": 1})
-    assert (await api.http.delete(f"/api/nodes/{nodes[1]['id']}")).status_code == 200
+    first = await api.http.get("/api/v1/nodes", params={"text": marker, "limit": 1})
+    assert (await api.http.delete(f"/api/v1/nodes/{nodes[1]['id']}")).status_code == 200
 
     async def registered() -> None:
         await api.register(name=f"{marker}-0")
 
-    query: dict[str, str | int] = {"text": marker, "limit": 1, "cursor": first.headers["X-Next-Cursor"]}
+    query: dict[str, str | int] = {"text": marker, "limit": 1, "cursor": first.json()["next_cursor"]}
     with changed_after(database_of(api), "FROM nodes", registered):
-        last = await api.http.get("/api/nodes", params=query)
-    assert (last.json(), last.headers["X-Total-Count"]) == ([], "1")
+        last = await api.http.get("/api/v1/nodes", params=query)
+    assert last.json() == {"items": [], "next_cursor": None, "total": 1}

@@ -157,6 +157,6 @@ async def test_session_that_an_admin_ends_ends_its_streams(api: Api, database_ur
         signed_in(quick, guest) as theirs,
         reading(theirs) as reader,
     ):
-        (session,) = (await theirs.http.get("/api/v1/sessions")).json()
+        (session,) = (await theirs.http.get("/api/v1/sessions")).json()["items"]
         assert (await api.http.delete(f"/api/v1/sessions/{session['id']}")).status_code == 200
         await reader.end()

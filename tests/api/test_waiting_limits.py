@@ -14,7 +14,7 @@ async def test_removal_is_waited_for_two_minutes(api: Api) -> None:
 
 async def test_accepted_install_carries_the_pinned_policy_to_its_run(api: Api, settings: ControlSettings) -> None:
     node = await api.approved_node()
-    answer = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"})
+    answer = await api.http.post("/api/v1/operations", json={"kind": "install", "node": node["id"], "backend": "echo"})
     assert answer.status_code == 202
     client = await connect(settings)
     history = await client.get_workflow_handle(operation_workflow_id(node["id"], "echo")).fetch_history()

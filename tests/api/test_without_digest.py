@@ -38,10 +38,10 @@ async def test_an_archive_by_uri_without_its_digest(
         await ready(api)
         node = await api.approved_node()
         uri = "https://files.invalid/clock-1.0.tar.gz"
-        answer = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json={"uri": uri})
+        answer = await api.http.post("/api/v1/operations", json={"kind": "install", "node": node["id"], "uri": uri})
         assert answer.status_code == status, answer.text
         if status == 202:
-            row = (await api.http.get(f"/api/operations/{answer.json()['jobID']}")).json()
+            row = (await api.http.get(f"/api/v1/operations/{answer.json()['op_id']}")).json()
             assert (row["uri"], row.get("sha256") or "") == (uri, "")
         else:
             assert "sha256" in answer.text

@@ -40,13 +40,13 @@ async def valid_credential_locks_its_address_out(system: System) -> str:
     fresh = await system.token("viewer")
     async with system.client(system.identity("agent-1")["api_token"]) as node:
         for _ in range(100):
-            await node.get("/api/nodes")
+            await node.get("/api/v1/nodes")
     async with system.client("guess") as guesser:
         for _ in range(100):
-            answer = await guesser.get("/api/nodes")
+            answer = await guesser.get("/api/v1/nodes")
     wait_s = int(answer.headers.get("Retry-After", "0"))
     async with system.client(fresh) as neighbour:
-        admitted = await neighbour.get("/api/nodes")
+        admitted = await neighbour.get("/api/v1/nodes")
     if admitted.status_code != 200 or wait_s > 60:
         raise AttackSucceeded(f"a valid token from that address: HTTP {admitted.status_code}; wait {wait_s} s")
     return f"guesses: {expect_status(answer, 429)} for {wait_s} s; a valid token is verified first and admitted"
@@ -55,7 +55,7 @@ async def valid_credential_locks_its_address_out(system: System) -> str:
 async def forwarded_address_escapes_the_count(system: System) -> str:
     async with system.client("guess-from-elsewhere") as guesser:
         for number in range(100):
-            answer = await guesser.get("/api/nodes", headers={"X-Forwarded-For": f"203.0.113.{number}"})
+            answer = await guesser.get("/api/v1/nodes", headers={"X-Forwarded-For": f"203.0.113.{number}"})
     return expect_status(answer, 429)
 
 
@@ -95,13 +95,13 @@ async def copied_cookie_outlives_sign_out(system: System) -> str:
     async with signed_in(system) as browser, system.client() as thief:
         copied = dict(browser.cookies)
         await browser.post("/api/v1/sign-out", headers={"Origin": system.fleet.url})
-        return expect_status(await thief.get("/api/nodes", cookies=copied), 401)
+        return expect_status(await thief.get("/api/v1/nodes", cookies=copied), 401)
 
 
 async def page_of_another_port_uses_the_session(system: System) -> str:
     async with signed_in(system) as browser:
         answer = await browser.post(
-            "/api/nodes/agent-2/drain", headers={"Origin": "http://127.0.0.1:1", "Content-Type": "text/plain"}
+            "/api/v1/nodes/agent-2/drain", headers={"Origin": "http://127.0.0.1:1", "Content-Type": "text/plain"}
         )
     return expect_status(answer, 403)
 
@@ -141,7 +141,7 @@ async def node_controls_the_terminal(system: System) -> str:
         named = await http.post("/api/node/register", json={**body, "name": f"steering{STEERING}"})
         (await http.post("/api/node/register", json={**body, "name": "steering"})).raise_for_status()
     shown = await asyncio.to_thread(system.machine.run, "nodes", "show", "steering")
-    await system.fleet.http.delete("/api/nodes/steering")
+    await system.fleet.http.delete("/api/v1/nodes/steering")
     if shown.returncode or any(odd in shown.stdout for odd in "\x1b\x07\u202e"):
         raise AttackSucceeded(f"nodesmith nodes show printed {shown.stdout!r}")
     return f"the name: {expect_status(named, 400)}; the version: shown as its codes"

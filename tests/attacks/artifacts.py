@@ -19,8 +19,7 @@ async def unsigned_artifact(system: System) -> str:
     index.write_text(entry("unsigned"))
     name = await _add(system, index, {"policy": "signed", "keys": [SecretKey.make().public_text()]})
     try:
-        path = "/api/nodes/agent-2/backends/install"
-        return expect_status(await system.fleet.http.post(path, json={"backend": f"{name}@unsigned"}), 409)
+        return expect_status(await system.fleet.install("agent-2", backend=f"{name}@unsigned"), 409)
     finally:
         await system.fleet.http.delete(f"/api/v1/galleries/{name}")
 
@@ -68,8 +67,7 @@ async def foreign_realm(system: System) -> str:
         image = publish(registry, [b"layer"], token="never")
         registry.url = thief.url  # the challenge names a token service on another host
         await system.fleet.http.put(f"/api/v1/sources/{host}", json={"username": "ada", "password": "s3cret"})
-        body = {"uri": f"{host}/{image.name}:{image.tag}"}
-        answer = await system.fleet.http.post("/api/nodes/agent-2/backends/install", json=body)
+        answer = await system.fleet.install("agent-2", uri=f"{host}/{image.name}:{image.tag}")
         await system.fleet.http.delete(f"/api/v1/sources/{host}")
         if any("Basic" in seen.headers.get("Authorization", "") for seen in thief.seen):
             raise AttackSucceeded("The other host got the password.")
@@ -84,9 +82,10 @@ async def presigned_query(system: System) -> str:
     name = await _add(system, index, {"policy": "digest"})
     try:
         async with system.client(await system.token("viewer")) as http:
-            answer = await http.get("/api/backends", params={"gallery": name})
-        if "s3cr3t" in answer.text or "presigned" not in answer.text:
-            raise AttackSucceeded(f"The catalogue shows it: {answer.text[:200]}")
+            answers = [await http.get(path, params={"gallery": name}) for path in ("/api/v1/backends", "/api/backends")]
+        for answer in answers:
+            if "s3cr3t" in answer.text or "presigned" not in answer.text:
+                raise AttackSucceeded(f"The catalogue shows it: {answer.text[:200]}")
         return "the answer leaves out the query"
     finally:
         await system.fleet.http.delete(f"/api/v1/galleries/{name}")

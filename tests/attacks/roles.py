@@ -1,24 +1,38 @@
 """Attacks with a credential of a lower role, or none."""
 
+from collections.abc import Iterable
+
+import httpx2
+
 from tests.attacks.frame import Attack, AttackSucceeded, Severity, System, expect_status
+
+INSTALLS = {
+    "/api/v1/operations": {"kind": "install", "node": "agent-2", "backend": "echo"},
+    "/api/nodes/agent-2/backends/install": {"backend": "echo"},
+}
+"""our own route and LocalAI's"""
+
+
+def _all_refused(answers: Iterable[httpx2.Response], *statuses: int) -> str:
+    return "; ".join(expect_status(answer, *statuses) for answer in answers)
 
 
 async def viewer_installs(system: System) -> str:
     async with system.client(await system.token("viewer")) as http:
-        answer = await http.post("/api/nodes/agent-2/backends/install", json={"backend": "echo"})
-    return expect_status(answer, 403)
+        answers = [await http.post(path, json=body) for path, body in INSTALLS.items()]
+    return _all_refused(answers, 403)
 
 
 async def stranger_installs(system: System) -> str:
     async with system.client() as http:
-        answer = await http.post("/api/nodes/agent-2/backends/install", json={"backend": "echo"})
-    return expect_status(answer, 401)
+        answers = [await http.post(path, json=body) for path, body in INSTALLS.items()]
+    return _all_refused(answers, 401)
 
 
 async def node_token_installs(system: System) -> str:
     async with system.client(system.identity("agent-1")["api_token"]) as http:
-        answer = await http.post("/api/nodes/agent-2/backends/install", json={"backend": "echo"})
-    return expect_status(answer, 401, 403)
+        answers = [await http.post(path, json=body) for path, body in INSTALLS.items()]
+    return _all_refused(answers, 401, 403)
 
 
 async def operator_retries_by_uri(system: System) -> str:
@@ -27,19 +41,17 @@ async def operator_retries_by_uri(system: System) -> str:
     op_id = await system.fleet.accepted("agent-2", uri=file.as_uri(), sha256="0" * 64, name="retried")
     await system.fleet.ended(op_id)
     async with system.client(await system.token("operator")) as http:
-        return expect_status(await http.post(f"/api/operations/{op_id}/retry"), 403)
+        return expect_status(await http.post(f"/api/v1/operations/{op_id}/retry"), 403)
 
 
 async def viewer_reads_a_presigned_address(system: System) -> str:
     """Read the query of a URI that an admin requested; the audit trail contains the request."""
     body = {"uri": "https://files.invalid/x.tar.gz?signature=hush", "sha256": "0" * 64, "name": "presigned"}
-    answer = await system.fleet.http.post("/api/nodes/agent-2/backends/install", json=body)
-    answer.raise_for_status()
-    op_id = answer.json()["jobID"]
+    op_id = await system.fleet.accepted("agent-2", **body)
     async with system.client(await system.token("viewer")) as http:
         if "signature=hush" in (await http.get("/api/v1/audit")).text:
             raise AttackSucceeded("it is in the audit trail")
-    await system.fleet.http.post(f"/api/operations/{op_id}/cancel")
+    await system.fleet.cancel(op_id)
     return "queries are shown to admins only"
 
 

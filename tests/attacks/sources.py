@@ -12,7 +12,7 @@ HOST = "registry-of-the-attack.invalid"
 async def operator_names_a_uri(system: System) -> str:
     async with system.client(await system.token("operator")) as http:
         body = {"uri": "https://evil.invalid/x.tar.gz", "sha256": _ANY_DIGEST, "name": "evil"}
-        answer = await http.post("/api/nodes/agent-2/backends/install", json=body)
+        answer = await http.post("/api/v1/operations", json={"kind": "install", "node": "agent-2", **body})
     return expect_status(answer, 403)
 
 

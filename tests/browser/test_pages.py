@@ -60,7 +60,7 @@ async def test_link_in_a_page_of_another_site_signs_in_after_continue(visitors: 
 async def test_documentation_of_the_api_is_drawn(fleet: Fleet, visitors: Visitors) -> None:
     visit = await visitors.signed_in(Role.VIEWER)
     await visit.page.get_by_role("link", name="API").click()
-    await expect(visit.page.get_by_text("/api/nodes", exact=True).first).to_be_visible()
+    await expect(visit.page.get_by_text("/api/v1/nodes", exact=True).first).to_be_visible()
     await visit.look("docs")
     assert visit.faults == []
     assert visit.hosts == {urlsplit(fleet.url).netloc}
@@ -74,7 +74,9 @@ async def test_sign_out_invalidates_the_old_cookie(fleet: Fleet, visitors: Visit
     await expect_sign_in(visit.page)
     await visit.look("signed-out")
     assert SESSION_COOKIE not in {cookie.get("name") for cookie in await visit.context.cookies()}
-    assert set(visit.faults) <= {"401: GET /", "401: GET /api/nodes", "401: GET /api/v1/events"}, "after the sign-out"
+    assert set(visit.faults) <= {"401: GET /", "401: GET /api/v1/nodes", "401: GET /api/v1/events"}, (
+        "after the sign-out"
+    )
     thief = await visitors.stranger()
     await thief.context.add_cookies([{"name": SESSION_COOKIE, "value": str(old.get("value")), "url": fleet.url}])
     await thief.page.goto(f"{fleet.url}/")

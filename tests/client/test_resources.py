@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.routing import Match
 
-from nodesmith.api.app import V1, V1_PREFIX
+from nodesmith.api.app import V1
 from nodesmith.client.calls import Call, Endpoint, Paged, Resource
 from nodesmith.client.clients import _Resources
 from nodesmith.client.exchange import BASE, request_of
@@ -79,7 +79,7 @@ def _value(hint: Any) -> Any:
 @pytest.fixture(scope="module")
 def routes() -> list[APIRoute]:
     found = [route for module in V1 for route in module.router.routes if isinstance(route, APIRoute)]
-    return [route for route in found if route.path.startswith(V1_PREFIX)]
+    return [route for route in found if route.path.startswith(f"{BASE}/")]
 
 
 def route_of(call: Call[Any], routes: list[APIRoute]) -> APIRoute | None:

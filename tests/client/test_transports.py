@@ -11,7 +11,7 @@ import pytest
 from nodesmith.client import ClientError, Refused, UnexpectedAnswer, Unreachable
 from nodesmith.contracts.http.operations import OperationBody
 from nodesmith.domain.errors import NodesmithError
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from tests.client.driver import Driver, open_driver
 from tests.client.shapes import ACCEPTED, AWAY, PROBLEM, THROTTLED, node, page
 from tests.scripted_api import ScriptedApi, as_json, broken

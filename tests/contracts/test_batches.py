@@ -9,7 +9,6 @@ from nodesmith.domain.kinds import Kind
 def test_defaults_of_a_batch_request() -> None:
     assert dict(BatchRequest()) == {
         "backend": "",
-        "backend_galleries": "",
         "uri": "",
         "name": "",
         "alias": "",
@@ -30,7 +29,6 @@ def test_defaults_of_a_batch_request() -> None:
         "max_parallel": 20,
         "max_failures": None,
         "count_attempts": False,
-        "dry_run": False,
     }
 
 

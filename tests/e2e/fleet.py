@@ -34,16 +34,21 @@ class Fleet:
         )
 
     async def install(self, node: str, **body: object) -> httpx2.Response:
-        return await self.http.post(f"/api/nodes/{node}/backends/install", json=body)
+        """Ask for one operation on one node: an install, unless the body names another kind."""
+        return await self.http.post("/api/v1/operations", json={"kind": "install", "node": node, **body})
 
     async def accepted(self, node: str, **body: object) -> str:
+        """Start one operation and return its id."""
         answer = await self.install(node, **body)
         assert answer.status_code == 202, answer.text
-        job_id: str = answer.json()["jobID"]
-        return job_id
+        op_id: str = answer.json()["op_id"]
+        return op_id
+
+    async def cancel(self, op_id: str, **body: object) -> httpx2.Response:
+        return await self.http.post(f"/api/v1/operations/{op_id}/cancel", json=body)
 
     async def operation(self, op_id: str) -> dict[str, Any]:
-        answer = await self.http.get(f"/api/operations/{op_id}")
+        answer = await self.http.get(f"/api/v1/operations/{op_id}")
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         return found

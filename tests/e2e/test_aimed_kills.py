@@ -107,8 +107,8 @@ async def cancelled(target: Target) -> str:
     target.source.bytes_per_second = MB / 20
     op_id = await target.install()
     await target.source.going.wait()
-    answer = await target.fleet.http.post(f"/api/operations/{op_id}/cancel", json={})
-    assert answer.status_code == 200, answer.text
+    answer = await target.fleet.cancel(op_id)
+    assert answer.status_code == 202, answer.text
     return op_id
 
 

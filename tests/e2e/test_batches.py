@@ -33,11 +33,11 @@ async def test_install_upgrade_rollback_and_removal_on_all_nodes(fleet: Fleet, s
     """S3: each node gets one operation and reports its result; a removal where it is not installed does nothing."""
     name, first = unique("batch"), package(MB // 8)
     body = offer(source, name, first)
-    planned = (await fleet.http.post("/api/v1/batches", json={**body, "nodes": NODES, "dry_run": True})).json()
+    planned = (await fleet.http.post("/api/v1/batches/plan", json={**body, "nodes": NODES})).json()
     assert [(member["node_name"], member["action"]) for member in planned["members"]] == [(n, "install") for n in NODES]
     installed = await batch_ended(fleet, await start(fleet, **body, nodes=NODES[:2]))
     assert installed["counts"] == {"succeeded": 2}
-    await asyncio.gather(*(fleet.http.post(f"/api/nodes/{node}/inventory/refresh") for node in NODES))
+    await asyncio.gather(*(fleet.http.post(f"/api/v1/nodes/{node}/inventory/refresh") for node in NODES))
 
     second = package(MB // 8)
     upgrade = {**offer(source, name, second), "kind": "upgrade", "nodes": NODES}
@@ -57,7 +57,7 @@ async def test_install_upgrade_rollback_and_removal_on_all_nodes(fleet: Fleet, s
 
 
 async def test_hold_stops_dispatch_until_it_is_released(fleet: Fleet) -> None:
-    held = (await fleet.http.post("/api/v1/hold", json={"reason": "release freeze"})).json()
+    held = (await fleet.http.put("/api/v1/hold", json={"reason": "release freeze"})).json()
     assert (held["held"], held["reason"]) == (True, "release freeze")
     try:
         op_id = await fleet.accepted("agent-1", backend="echo", force=True)
@@ -65,7 +65,7 @@ async def test_hold_stops_dispatch_until_it_is_released(fleet: Fleet) -> None:
         assert (waiting["reason"], waiting["dispatched_at"]) == (Reason.HELD, None)
         assert "release freeze" in waiting["message"]
     finally:
-        await fleet.http.post("/api/v1/release")
+        await fleet.http.delete("/api/v1/hold")
     assert (await fleet.ended(op_id))["state"] == State.SUCCEEDED
 
 
@@ -82,12 +82,12 @@ async def test_hold_stops_dispatch_until_it_is_released(fleet: Fleet) -> None:
     ],
 )
 async def test_bad_batches_are_refused_and_nothing_is_started(fleet: Fleet, body: dict[str, Any], says: str) -> None:
-    before = len((await fleet.http.get("/api/v1/batches")).json())
+    before = (await fleet.http.get("/api/v1/batches?limit=1")).json()["items"]
     refused = await fleet.http.post("/api/v1/batches", json=body)
     assert 400 <= refused.status_code < 500
     assert refused.headers["content-type"] == "application/problem+json"
     assert says in refused.text
-    assert len((await fleet.http.get("/api/v1/batches")).json()) == before
+    assert (await fleet.http.get("/api/v1/batches?limit=1")).json()["items"] == before
 
 
 async def test_retry_of_a_batch_goes_to_those_that_failed(fleet: Fleet, source: SlowSource) -> None:
@@ -98,6 +98,6 @@ async def test_retry_of_a_batch_goes_to_those_that_failed(fleet: Fleet, source: 
     assert failed["counts"] == {"failed": 1}
     again = await fleet.http.post(f"/api/v1/batches/{failed['batch_id']}/retry")
     assert again.status_code == 202, again.text
-    assert list(again.json()["jobs"]) == ["agent-1"]
+    assert list(again.json()["operations"]) == ["agent-1"]
     redriven = await batch_ended(fleet, again.json()["batch_id"])
     assert redriven["retry_of"] == failed["batch_id"]

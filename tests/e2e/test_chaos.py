@@ -61,7 +61,7 @@ async def victim(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Flee
 
 
 async def healthy(fleet: Fleet) -> int:
-    return sum(node["status"] == "healthy" for node in (await fleet.http.get("/api/nodes")).json())
+    return sum(node["status"] == "healthy" for node in (await fleet.http.get("/api/v1/nodes")).json()["items"])
 
 
 async def asked(fleet: Fleet, name: str) -> str:
@@ -85,11 +85,12 @@ async def assert_once_each(fleet: Fleet, batch_id: str) -> None:
     """Check all operations on that backend, including those of a batch whose answer was lost."""
     batch = await batch_ended(fleet, batch_id)
     assert batch["counts"] == {"succeeded": len(NODES)}, batch
-    listed = await fleet.http.get("/api/operations/history", params={"backend": batch["backend"], "limit": 100})
-    operations: list[dict[str, Any]] = listed.json()["operations"]
+    query = {"scope": "ended", "backend": batch["backend"]}
+    listed = await fleet.http.get("/api/v1/operations", params=query)
+    operations: list[dict[str, Any]] = listed.json()["items"]
     planned = {member["node_id"]: member_op_id(batch_id, member["node_id"]) for member in batch["members"]}
-    assert Counter(each["nodeID"] for each in operations) == Counter(list(planned)), "targets = operations"
-    assert {each["nodeID"]: each["jobID"] for each in operations} == planned
+    assert Counter(each["node_id"] for each in operations) == Counter(list(planned)), "targets = operations"
+    assert {each["node_id"]: each["op_id"] for each in operations} == planned
     for op_id in planned.values():
         story = [event["state"] for event in (await fleet.operation(op_id))["timeline"]]
         assert [state for state in story if state in ENDED] == ["succeeded"], story
@@ -201,8 +202,9 @@ async def only_operation(fleet: Fleet, backend: str) -> str:
     """Wait for the one operation on that backend and return it."""
     async with asyncio.timeout(60):
         while True:
-            listed = (await fleet.http.get("/api/operations", params={"all": True, "limit": 1000})).json()["operations"]
-            if found := [each["jobID"] for each in listed if each["name"] == backend]:
+            query = {"scope": "all", "backend": backend}
+            listed = (await fleet.http.get("/api/v1/operations", params=query)).json()["items"]
+            if found := [each["op_id"] for each in listed]:
                 [op_id] = found
                 return str(op_id)
             await asyncio.sleep(0.05)

@@ -45,7 +45,7 @@ async def test_twenty_equal_requests_share_one_run_and_one_download(fleet: Fleet
     source.bytes_per_second = 4 * MB
     answers = await asyncio.gather(*(fleet.install("agent-1", **body) for _ in range(20)))
     assert {answer.status_code for answer in answers} == {202}
-    [op_id] = {answer.json()["jobID"] for answer in answers}
+    [op_id] = {answer.json()["op_id"] for answer in answers}
     assert (await fleet.ended(op_id))["state"] == State.SUCCEEDED
     assert source.sent[f"{name}.tar.gz"] == len(built.content)
 
@@ -72,8 +72,8 @@ async def test_a_cancel_stops_the_node_and_the_byte_counter(fleet: Fleet, source
     source.bytes_per_second = 1 * MB
     op_id = await fleet.accepted("agent-2", **body)
     await fleet.in_state(op_id, State.RUNNING)
-    answer = await fleet.http.post(f"/api/operations/{op_id}/cancel", json={"reason": "wrong shelf"})
-    assert answer.status_code == 200
+    answer = await fleet.cancel(op_id, reason="wrong shelf")
+    assert (answer.status_code, answer.json()["op_id"]) == (202, op_id)
     operation = await fleet.ended(op_id)
     assert operation["state"] == State.CANCELLED
     assert "node stopped after" in operation["detail"]
@@ -81,7 +81,7 @@ async def test_a_cancel_stops_the_node_and_the_byte_counter(fleet: Fleet, source
     assert (await fleet.ended(await fleet.accepted("agent-2", backend="echo", force=True)))["state"] == State.SUCCEEDED
     assert source.sent[f"{name}.tar.gz"] <= sent + MB, "the node no longer downloads"
     assert not fleet.live("agent-2", name).exists()
-    again = await fleet.http.post(f"/api/operations/{op_id}/cancel", json={})
+    again = await fleet.cancel(op_id)
     assert again.status_code == 409
 
 
@@ -161,8 +161,6 @@ async def test_backend_is_started_on_request_and_upgraded_while_running(fleet: F
     """Nothing is started without a request; an upgrade replaces the running version."""
     first = await fleet.ended(await fleet.accepted("agent-3", backend="echo", version="1", start=True, force=True))
     assert first["state"] == State.SUCCEEDED, first["message"]
-    answer = await fleet.http.post(
-        "/api/nodes/agent-3/backends/upgrade", json={"backend": "echo", "version": "2", "upgrade_policy": "overlap"}
-    )
-    upgraded = await fleet.ended(answer.json()["jobID"])
+    wanted = {"backend": "echo", "version": "2", "upgrade_policy": "overlap"}
+    upgraded = await fleet.ended(await fleet.accepted("agent-3", kind="upgrade", **wanted))
     assert (upgraded["state"], upgraded["after"]["version"]) == (State.SUCCEEDED, "2"), upgraded["message"]

@@ -15,11 +15,11 @@ async def test_inventory_follows_the_disk_after_an_operation(fleet: Fleet, sourc
     assert (await fleet.ended(op_id))["state"] == State.SUCCEEDED
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            kept = (await fleet.http.get("/api/nodes/agent-2/inventory")).json()
+            kept = (await fleet.http.get("/api/v1/nodes/agent-2/inventory")).json()
             found = {each["family"]: each for each in kept["backends"]}
             if name in found:
                 break
             await asyncio.sleep(0.1)
     assert found[name]["digest"] == f"sha256:{built.sha256}"
-    listed = (await fleet.http.get("/api/nodes", params={"backend": name})).json()
+    listed = (await fleet.http.get("/api/v1/nodes", params={"backend": name})).json()["items"]
     assert [node["name"] for node in listed] == ["agent-2"]

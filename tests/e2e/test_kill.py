@@ -68,8 +68,8 @@ async def test_cancel_during_worker_outage_is_applied_after_restart(victim: Flee
     """S30, G3."""
     op_id, _ = await begin(victim, source, "cancelled-meanwhile", seconds=120)
     victim.kill("worker")
-    answer = await victim.http.post(f"/api/operations/{op_id}/cancel", json={})
-    assert answer.status_code == 200
+    answer = await victim.cancel(op_id)
+    assert answer.status_code == 202
     operation = await victim.ended(op_id)
     assert operation["state"] == State.CANCELLED
     assert not victim.live("agent-1", "cancelled-meanwhile").exists()
@@ -81,8 +81,8 @@ async def test_cancel_reaches_node_after_worker_crash_during_dispatch(victim: Fl
     op_id = await victim.accepted("agent-1", **offer(source, "asked-by-the-dead", package(6 * MB)))
     await source.going.wait()
     victim.kill("worker")
-    answer = await victim.http.post(f"/api/operations/{op_id}/cancel", json={})
-    assert answer.status_code == 200
+    answer = await victim.cancel(op_id)
+    assert answer.status_code == 202
     operation = await victim.ended(op_id)
     assert (operation["state"], victim.standing("agent-1", op_id)) == (State.CANCELLED, "cancelled")
     assert not victim.live("agent-1", "asked-by-the-dead").exists()
@@ -173,8 +173,10 @@ async def test_operations_are_accepted_and_wait_during_a_nats_outage(victim: Fle
         assert (waiting["reason"], waiting["dispatched_at"]) == (Reason.NATS_DOWN, None)
         assert waiting["until"]
         assert waiting["message"].startswith("waiting: ")
-        listed = (await victim.http.get("/api/operations")).json()["operations"]
-        assert [entry["taskType"] for entry in listed if entry["jobID"] == op_id] == ["Waiting"]
+        listed = (await victim.http.get("/api/v1/operations")).json()["items"]
+        assert [entry["state"] for entry in listed if entry["op_id"] == op_id] == ["waiting"]
+        theirs = (await victim.http.get("/api/operations")).json()["operations"]
+        assert [entry["taskType"] for entry in theirs if entry["jobID"] == op_id] == ["Waiting"]
     operation = await victim.ended(op_id)
     assert operation["state"] == State.SUCCEEDED, operation["message"]
     assert State.FAILED not in [event["state"] for event in operation["timeline"]]
@@ -189,7 +191,7 @@ async def test_cancel_waits_for_the_acknowledgement_of_a_frozen_node(victim: Fle
     try:
         op_id = await victim.accepted("agent-2", **offer(source, "drained", package(6 * MB)))
         await victim.in_state(op_id, State.WAITING)
-        drained = await victim.http.post("/api/nodes/agent-2/drain", json={"reason": "new disks"})
+        drained = await victim.http.post("/api/v1/nodes/agent-2/drain", json={"reason": "new disks"})
         assert drained.json()["cancelled"] == [op_id]
         cancelling = await victim.in_state(op_id, State.CANCELLING)
         assert cancelling["until"]
@@ -199,7 +201,7 @@ async def test_cancel_waits_for_the_acknowledgement_of_a_frozen_node(victim: Fle
     assert (operation["state"], operation["reason"]) == (State.CANCELLED, Reason.NODE_DRAINED)
     assert victim.standing("agent-2", op_id) == "cancelled"
     assert not victim.live("agent-2", "drained").exists()
-    await victim.http.post("/api/nodes/agent-2/resume")
+    await victim.http.post("/api/v1/nodes/agent-2/resume")
     await node_is(victim, "agent-2", "healthy")
 
 
@@ -208,7 +210,7 @@ async def test_removed_node_stops_its_work_and_does_not_return(victim: Fleet, so
     source.bytes_per_second = MB / 10
     op_id = await victim.accepted("agent-2", **offer(source, "removed-under-it", package(6 * MB)))
     await victim.in_state(op_id, State.RUNNING)
-    answer = await victim.http.delete("/api/nodes/agent-2")
+    answer = await victim.http.delete("/api/v1/nodes/agent-2")
     assert answer.json() == {"message": "node deregistered", "status": None, "cancelled": [op_id]}
     operation = await victim.ended(op_id)
     assert (operation["state"], operation["reason"]) == (State.CANCELLED, Reason.NODE_REMOVED)
@@ -216,13 +218,13 @@ async def test_removed_node_stops_its_work_and_does_not_return(victim: Fleet, so
     async with asyncio.timeout(HANGS_S):
         while not retired.exists():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.05)
-    names = [node["name"] for node in (await victim.http.get("/api/nodes")).json()]
+    names = [node["name"] for node in (await victim.http.get("/api/v1/nodes")).json()["items"]]
     assert names == ["agent-1"]
 
 
 async def node_is(victim: Fleet, node: str, status: str) -> None:
     async with asyncio.timeout(60):
-        while (await victim.http.get(f"/api/nodes/{node}")).json()["status"] != status:  # noqa: ASYNC110
+        while (await victim.http.get(f"/api/v1/nodes/{node}")).json()["status"] != status:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
 

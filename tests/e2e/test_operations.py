@@ -9,20 +9,13 @@ from tests.e2e.slow_source import SlowSource, package
 from tests.e2e.test_install import MB, read_stream, unique
 
 
-async def job_of(fleet: Fleet, path: str, **body: object) -> str:
-    answer = await fleet.http.post(path, json=body)
-    assert answer.status_code == 202, answer.text
-    job_id: str = answer.json()["jobID"]
-    return job_id
-
-
 async def test_upgrade_streams_its_progress(fleet: Fleet, source: SlowSource) -> None:
     """S22: progress is not 0 % until the end."""
     name = unique("upgraded")
     assert (await fleet.ended(await fleet.accepted("agent-1", **offer(source, name, package(MB)))))["changed"]
     newer = offer(source, f"{name}-2", package(3 * MB))
     source.bytes_per_second = 2 * MB
-    op_id = await job_of(fleet, "/api/nodes/agent-1/backends/upgrade", **{**newer, "name": name})
+    op_id = await fleet.accepted("agent-1", kind="upgrade", **{**newer, "name": name})
     changes, ticks = await read_stream(fleet, op_id, 0, "succeeded")
     assert [state for _, state in changes] == ["queued", "running", "succeeded"]
     assert ticks > 0
@@ -34,10 +27,13 @@ async def test_operation_continues_without_a_watcher(fleet: Fleet, source: SlowS
     source.bytes_per_second = 2 * MB
     body = offer(source, name, built)
     async with httpx2.AsyncClient(base_url=fleet.url, headers=fleet.http.headers, trust_env=False) as asker:
-        op_id = (await asker.post("/api/nodes/agent-2/backends/install", json=body)).json()["jobID"]
+        asked = {"kind": "install", "node": "agent-2", **body}
+        op_id = (await asker.post("/api/v1/operations", json=asked)).json()["op_id"]
     await source.going.wait()
-    listed = (await fleet.http.get("/api/operations")).json()["operations"]
-    assert [entry["nodeID"] for entry in listed if entry["jobID"] == op_id] == [await id_of(fleet, "agent-2")]
+    listed = (await fleet.http.get("/api/v1/operations")).json()["items"]
+    assert [entry["node_id"] for entry in listed if entry["op_id"] == op_id] == [await id_of(fleet, "agent-2")]
+    theirs = (await fleet.http.get("/api/operations")).json()["operations"]
+    assert [entry["nodeID"] for entry in theirs if entry["jobID"] == op_id] == [await id_of(fleet, "agent-2")]
     async with asyncio.timeout(60):
         while not fleet.live("agent-2", name).exists():  # noqa: ASYNC110 - reads the disk, sends no request
             await asyncio.sleep(0.05)
@@ -46,7 +42,7 @@ async def test_operation_continues_without_a_watcher(fleet: Fleet, source: SlowS
 
 
 async def id_of(fleet: Fleet, node: str) -> str:
-    found: str = (await fleet.http.get(f"/api/nodes/{node}")).json()["id"]
+    found: str = (await fleet.http.get(f"/api/v1/nodes/{node}")).json()["id"]
     return found
 
 
@@ -59,7 +55,9 @@ async def test_retry_streams_its_progress_and_reuses_downloaded_bytes(fleet: Fle
     paused = await fleet.http.post(f"/api/operations/{op_id}/pause")
     assert paused.json()["message"] == "Operation paused"
     assert (await fleet.ended(op_id))["state"] == "cancelled"
-    again = await job_of(fleet, f"/api/operations/{op_id}/retry")
+    answer = await fleet.http.post(f"/api/v1/operations/{op_id}/retry")
+    assert answer.status_code == 202, answer.text
+    again = str(answer.json()["op_id"])
     _, ticks = await read_stream(fleet, again, 0, "succeeded")
     operation = await fleet.operation(again)
     assert ticks > 0
@@ -86,7 +84,7 @@ async def test_localai_removal_answers_after_the_backend_is_removed(fleet: Fleet
     body = offer(source, name, package(MB // 8))
     for node in ("agent-1", "agent-2"):
         await fleet.ended(await fleet.accepted(node, **body))
-        await fleet.http.post(f"/api/nodes/{node}/inventory/refresh")
+        await fleet.http.post(f"/api/v1/nodes/{node}/inventory/refresh")
     one = await fleet.http.post("/api/nodes/agent-1/backends/delete", json={"backend": name})
     assert (one.status_code, one.json()) == (200, {"message": "backend deleted"})
     assert not fleet.live("agent-1", name).exists()

@@ -65,7 +65,7 @@ async def test_twenty_requests_through_two_replicas_share_one_run_and_one_downlo
     source.bytes_per_second = 2 * MB
     answers = await asyncio.gather(*([fleet, replica][n % 2].install("agent-2", **body) for n in range(20)))
     assert {answer.status_code for answer in answers} == {202}
-    [op_id] = {answer.json()["jobID"] for answer in answers}
+    [op_id] = {answer.json()["op_id"] for answer in answers}
     assert (await replica.ended(op_id))["state"] == State.SUCCEEDED
     assert source.sent[f"{name}.tar.gz"] == len(built.content)
 
@@ -88,5 +88,5 @@ async def test_cancel_at_one_replica_is_visible_at_the_other(fleet: Fleet, repli
     source.bytes_per_second = MB / 4
     op_id = await fleet.accepted("agent-3", **body)
     await fleet.in_state(op_id, State.RUNNING)
-    assert (await replica.http.post(f"/api/operations/{op_id}/cancel", json={})).status_code == 200
+    assert (await replica.cancel(op_id)).status_code == 202
     assert (await fleet.ended(op_id))["state"] == State.CANCELLED

@@ -75,30 +75,23 @@ async def past(tmp_path_factory: pytest.TempPathFactory) -> Past:
     past = Past(Machine(folder / "home", environment=QUICK), folder / "copies")
     async with past.running() as fleet:
         await fleet.ended(await fleet.accepted(NODE, backend="echo", version="1", alias="kept"))
-        await fleet.http.post("/api/v1/hold", json={"reason": "a copy is made"})
+        await fleet.http.put("/api/v1/hold", json={"reason": "a copy is made"})
         past.ops["done"] = await fleet.accepted(NODE, backend="echo", alias="done")
         past.ops["cancelled"] = await fleet.accepted(NODE, backend="echo", alias="cancelled")
-        past.ops["removal"] = await removal(fleet, "kept")
+        past.ops["removal"] = await fleet.accepted(NODE, kind="remove", backend="kept")
         for op_id in past.ops.values():
             await fleet.in_state(op_id, State.WAITING)
     past.keep("older")
     async with past.running() as fleet:
         for name in ("cancelled", "removal"):
-            await fleet.http.post(f"/api/operations/{past.ops[name]}/cancel", json={})
+            await fleet.cancel(past.ops[name])
             assert (await fleet.ended(past.ops[name]))["state"] == State.CANCELLED
-        await fleet.http.post("/api/v1/release", json={})
+        await fleet.http.delete("/api/v1/hold")
         assert (await fleet.ended(past.ops["done"]))["state"] == State.SUCCEEDED
         past.ops["later"] = await fleet.accepted(NODE, backend="echo", alias="later")
         assert (await fleet.ended(past.ops["later"]))["state"] == State.SUCCEEDED
     past.keep("newer")
     return past
-
-
-async def removal(fleet: Fleet, backend: str) -> str:
-    answer = await fleet.http.post(f"/api/nodes/{NODE}/backends/remove", json={"backend": backend})
-    assert answer.status_code == 202, answer.text
-    op_id: str = answer.json()["jobID"]
-    return op_id
 
 
 async def settled(fleet: Fleet) -> dict[str, dict[str, Any]]:
@@ -115,12 +108,8 @@ async def settled(fleet: Fleet) -> dict[str, dict[str, Any]]:
 
 
 async def listed(fleet: Fleet) -> dict[str, dict[str, Any]]:
-    """Read the list of open operations first: one that ends between the two requests is in the second answer."""
-    live = (await fleet.http.get("/api/operations")).json()["operations"]
-    answer = await fleet.http.get("/api/operations/history")
-    history = answer.json()["operations"] if answer.status_code == 200 else []
-    found = {row.get("op_id") or row["jobID"] for row in [*history, *live]}
-    return {op_id: await fleet.operation(op_id) for op_id in found}
+    found = (await fleet.http.get("/api/v1/operations?scope=all")).json()["items"]
+    return {row["op_id"]: await fleet.operation(row["op_id"]) for row in found}
 
 
 def on_disk(fleet: Fleet) -> set[str]:
@@ -144,7 +133,7 @@ async def test_restored_stores_converge_with_the_others(past: Past, older: tuple
     past.restore(older)
     async with past.running() as fleet:
         if "postgres" in older:  # the hold of the copied moment is set again
-            await fleet.http.post("/api/v1/release", json={})
+            await fleet.http.delete("/api/v1/hold")
         rows = await settled(fleet)
         disk = on_disk(fleet)
         states = {name: rows[op_id]["state"] if op_id in rows else None for name, op_id in past.ops.items()}

@@ -113,7 +113,7 @@ async def test_source_configuration_of_a_web_server_is_written_nowhere(
     secret = [password, toll, *as_basic("robot", password), *as_basic("me", toll), certificate]
     await assert_nowhere(folder, name, said, secret)
     if not right:
-        await fleet.http.post(f"/api/operations/{ended['op_id']}/cancel")
+        await fleet.cancel(ended["op_id"])
 
 
 def has_result(operation: dict[str, Any]) -> bool:

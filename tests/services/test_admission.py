@@ -10,7 +10,7 @@ import pytest
 from temporalio.client import Client
 
 from nodesmith.contracts.http.nodes import DrainPolicy
-from nodesmith.contracts.http.operations import InstallRequest
+from nodesmith.contracts.http.operations import InstallRequest, OperationFilter, OperationScope
 from nodesmith.contracts.nats.messages import Installed, Outcome, Result
 from nodesmith.contracts.temporal.dispatch import Ended, NodeUnreachable
 from nodesmith.contracts.temporal.operations import OperationInput, Policy, Projection, operation_workflow_id
@@ -55,12 +55,12 @@ async def test_an_admitted_install_is_a_run_and_a_queued_row(
 ) -> None:
     node = await join()
     accepted = await admission.ask(Kind.INSTALL, node.name, ECHO, actor="ada")
-    row = await operations.find(accepted.jobID)
+    row = await operations.find(accepted.op_id)
     assert row is not None
     assert (row.state, row.version, row.requested_by) == (State.QUEUED, "2", "ada")
     run = await runs.describe(operation_workflow_id(node.id, "echo"))
     assert run is not None
-    assert (run.op_id, run.is_open) == (accepted.jobID, True)
+    assert (run.op_id, run.is_open) == (accepted.op_id, True)
 
 
 async def test_the_same_request_joins_what_runs(admission: Admission, join: Join) -> None:
@@ -68,7 +68,7 @@ async def test_the_same_request_joins_what_runs(admission: Admission, join: Join
     node = await join()
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
     second = await admission.ask(Kind.INSTALL, node.name, InstallRequest(backend="builtin@Echo"), actor="bob")
-    assert (second.jobID, first.joined, second.joined) == (first.jobID, False, True)
+    assert (second.op_id, first.joined, second.joined) == (first.op_id, False, True)
 
 
 async def test_joining_request_learns_which_limits_are_not_applied(admission: Admission, join: Join) -> None:
@@ -80,7 +80,7 @@ async def test_joining_request_learns_which_limits_are_not_applied(admission: Ad
     same = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="bob")
     joined = await admission.ask(Kind.INSTALL, node.id, other, actor="bob", idempotency_key="limits")
     again = await admission.ask(Kind.INSTALL, node.id, other, actor="bob", idempotency_key="limits")
-    assert {each.jobID for each in (same, joined, again)} == {begun.jobID}
+    assert {each.op_id for each in (same, joined, again)} == {begun.op_id}
     assert (begun.limits_not_applied, same.limits_not_applied) == ([], [])
     assert joined.limits_not_applied == again.limits_not_applied == ["wait_for_node_s", "deadline_s"]
     assert "keeps its own limits" in joined.message
@@ -94,7 +94,7 @@ async def test_twenty_requests_at_once_on_two_replicas_are_one_operation(
     replicas = [admission, replace(admission)]
     asked = [replicas[number % 2].ask(Kind.INSTALL, node.id, ECHO, actor=f"client-{number}") for number in range(20)]
     answers = await asyncio.gather(*asked)
-    assert len({answer.jobID for answer in answers}) == 1
+    assert len({answer.op_id for answer in answers}) == 1
     assert [answer.joined for answer in answers].count(False) == 1
 
 
@@ -102,7 +102,7 @@ async def test_another_intent_is_refused_and_the_holder_named(admission: Admissi
     """G10: another intent is neither dropped nor reported as a success."""
     node = await join()
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
-    with pytest.raises(OperationConflict, match=first.jobID):
+    with pytest.raises(OperationConflict, match=first.op_id):
         await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="bob")
 
 
@@ -111,7 +111,7 @@ async def test_ended_operation_releases_the_lock(admission: Admission, client: C
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
     await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate()
     second = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
-    assert (second.joined, second.jobID != first.jobID) == (False, True)
+    assert (second.joined, second.op_id != first.op_id) == (False, True)
 
 
 async def test_a_repeated_idempotency_key_leads_to_the_same_operation(
@@ -121,7 +121,7 @@ async def test_a_repeated_idempotency_key_leads_to_the_same_operation(
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key="k1")
     await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate()
     again = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key="k1")
-    assert again.jobID == first.jobID
+    assert again.op_id == first.op_id
     with pytest.raises(OperationConflict, match="Idempotency-Key"):
         await admission.ask(
             Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="ada", idempotency_key="k1"
@@ -140,7 +140,7 @@ async def test_same_uri_with_different_intent_does_not_join(
     """A different digest is another artifact; a different `start` or policy is another result."""
     node = await join()
     first = await admission.ask(Kind.INSTALL, node.id, OWN, actor="ada")
-    with pytest.raises(OperationConflict, match=first.jobID):
+    with pytest.raises(OperationConflict, match=first.op_id):
         await admission.ask(Kind.INSTALL, node.id, OWN.model_copy(update=other), actor="bob")
 
 
@@ -150,18 +150,18 @@ async def test_holder_whose_row_has_ended_is_neither_joined_nor_a_conflict(
     """Protocol 2: the run closes soon; until then the request is refused with "try again"."""
     node = await join()
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
-    holder, request = await operations.find(first.jobID), await operations.request(first.jobID)
+    holder, request = await operations.find(first.op_id), await operations.request(first.op_id)
     assert holder is not None
     assert request is not None
     await operations.record(transition(request, State.CANCELLED, run_id=holder.run_id, ended_at=now()))
     for asked in (ECHO, InstallRequest(backend="echo", version="1")):
-        with pytest.raises(ServiceUnavailable, match=first.jobID):
+        with pytest.raises(ServiceUnavailable, match=first.op_id):
             await admission.ask(Kind.INSTALL, node.id, asked, actor="bob")
     assert len((await operations.listing(OperationFilter(node=node.id), scope=OperationScope.ALL)).operations) == 1
     waiting = asyncio.create_task(admission.ask(Kind.INSTALL, node.id, ECHO, actor="bob"))
     await client.get_workflow_handle(holder.workflow_id).terminate("it closes")
     second = await waiting
-    assert (second.joined, second.jobID != first.jobID) == (False, True)
+    assert (second.joined, second.op_id != first.op_id) == (False, True)
 
 
 class Crashing(OperationLock):
@@ -187,7 +187,7 @@ async def test_a_crash_after_the_key_was_inserted_starts_once_under_the_reserved
     assert claim is not None
     assert claim.job_id is None
     again = await admission.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
-    assert (again.jobID, again.joined, again.repeated) == (claim.op_id, False, dies == "after")
+    assert (again.op_id, again.joined, again.repeated) == (claim.op_id, False, dies == "after")
     assert [row.op_id for row in (await operations.listing(OperationFilter(node=node.id))).operations] == [claim.op_id]
     with pytest.raises(IdempotencyKeyReused, match=claim.op_id):
         await admission.ask(Kind.REMOVE, node.id, request, actor="ada", idempotency_key=key)
@@ -207,7 +207,7 @@ async def test_unrecorded_request_that_started_and_ended_is_not_started_again(
     other = await admission.ask(Kind.REMOVE, node.id, ECHO, actor="ada")
     await handle.terminate()
     again = await admission.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
-    assert (again.repeated, again.jobID != other.jobID) == (True, True)
+    assert (again.repeated, again.op_id != other.op_id) == (True, True)
     assert len((await operations.listing(OperationFilter(node=node.id), scope=OperationScope.ALL)).operations) == 2
     run = await admission.lock.runs.describe(operation_workflow_id(node.id, "echo"))
     assert run is not None
@@ -235,11 +235,11 @@ async def test_a_request_whose_run_ended_without_an_order_is_started_again_under
     await operations.record(transition(lost, State.FAILED, reason=Reason.NOT_ADMITTED))
     await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate("it has ended")
     again = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)
-    row = await operations.find(again.jobID)
+    row = await operations.find(again.op_id)
     assert row is not None
     assert (row.state, again.joined) == (State.QUEUED, False)
     third = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)
-    assert (third.jobID, third.repeated) == (again.jobID, True)
+    assert (third.op_id, third.repeated) == (again.op_id, True)
 
 
 async def test_a_refused_request_may_be_corrected_under_its_key(admission: Admission, join: Join) -> None:
@@ -257,7 +257,7 @@ async def test_a_repeated_request_is_answered_although_the_node_was_drained_sinc
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)
     await lifecycle.drain(node.id, running=DrainPolicy.FINISH, actor="ada")
     again = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)
-    assert (again.jobID, again.repeated) == (first.jobID, True)
+    assert (again.op_id, again.repeated) == (first.op_id, True)
 
 
 async def test_a_request_that_joined_is_repeated_as_joined(admission: Admission, join: Join) -> None:
@@ -265,7 +265,7 @@ async def test_a_request_that_joined_is_repeated_as_joined(admission: Admission,
     holder = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="bob")
     for repeated in (False, True):
         answer = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)
-        assert (answer.jobID, answer.joined, answer.repeated) == (holder.jobID, True, repeated)
+        assert (answer.op_id, answer.joined, answer.repeated) == (holder.op_id, True, repeated)
 
 
 @pytest.mark.parametrize("kind", [Kind.UPGRADE, Kind.ROLLBACK])
@@ -299,14 +299,14 @@ async def test_retry_of_an_upgrade_is_refused_after_the_backend_was_removed(
     node, inventory = await join(), InventoryTable(database)
     await inventory.replace(node.id, [Installed(name="echo", version="1")], asked_at=now(), boot_id="")
     first = await admission.ask(kind, node.id, ECHO, actor="ada")
-    stored = await operations.request(first.jobID)
+    stored = await operations.request(first.op_id)
     assert stored is not None
     ended = {"state": State.FAILED, "reason": Reason.NO_DISK, "ended_at": now()}
     await operations.record(Projection(request=stored, workflow_id="w", at=now(), seq=1, **ended))
     await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate()
     await inventory.replace(node.id, [], asked_at=now(), boot_id="")
     with pytest.raises(NotInstalled, match=f"echo is not installed on node {node.name}"):
-        await admission.retry(first.jobID, actor="ada")
+        await admission.retry(first.op_id, actor="ada")
 
 
 @pytest.mark.parametrize(
@@ -334,13 +334,13 @@ async def test_a_retry_keeps_the_policy_of_the_original(
     """A retried removal also waits for its node without limit; requested limits are kept too."""
     node = await join()
     first = await admission.ask(kind, node.id, ECHO.model_copy(update=asked), actor="ada")
-    stored = await operations.request(first.jobID)
+    stored = await operations.request(first.op_id)
     assert stored is not None
     ended = {"state": State.FAILED, "reason": Reason.NO_DISK, "ended_at": now()}
     await operations.record(Projection(request=stored, workflow_id="w", at=now(), seq=1, **ended))
     handle = client.get_workflow_handle(operation_workflow_id(node.id, "echo"))
     await handle.terminate()
-    await admission.retry(first.jobID, actor="bob")
+    await admission.retry(first.op_id, actor="bob")
     history = await handle.fetch_history()
     payloads = history.events[0].workflow_execution_started_event_attributes.input.payloads
     started: OperationInput = (await client.data_converter.decode(payloads, [OperationInput]))[0]
@@ -405,7 +405,7 @@ async def test_an_install_by_uri_carries_everything_to_the_run(
     node = await join()
     request = InstallRequest(uri="https://host/own-2.tar.gz", name="own", alias="mine", sha256="sha256:" + "B" * 64)
     accepted = await admission.ask(Kind.INSTALL, node.id, request, actor="ada")
-    stored = await operations.request(accepted.jobID)
+    stored = await operations.request(accepted.op_id)
     assert stored is not None
     assert stored.wanted.model_dump(include={"uri", "name", "alias", "family", "sha256"}) == {
         "uri": "https://host/own-2.tar.gz",
@@ -455,10 +455,10 @@ async def test_a_newer_request_replaces_one_that_never_reached_its_node(
         first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
         await station.reached(State.WAITING)
         second = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="bob")
-        assert second.jobID != first.jobID
-        last = next(row for row in reversed(station.rows) if row.request.op_id == first.jobID)
+        assert second.op_id != first.op_id
+        last = next(row for row in reversed(station.rows) if row.request.op_id == first.op_id)
         assert (last.state, last.reason) == (State.CANCELLED, Reason.SUPERSEDED)
-        assert second.jobID in last.detail
+        assert second.op_id in last.detail
 
 
 async def test_operation_continues_when_its_superseding_request_is_refused(
@@ -467,13 +467,13 @@ async def test_operation_continues_when_its_superseding_request_is_refused(
     """The newer request was refused because no worker answered in time; it must not end the older one later."""
     node = await join()
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
-    with pytest.raises(OperationConflict, match=first.jobID):
+    with pytest.raises(OperationConflict, match=first.op_id):
         await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="bob")
     station = Station()
-    station.send_result(Ended(outcome=Outcome(op_id=first.jobID, result=Result.SUCCEEDED, changed=True)))
+    station.send_result(Ended(outcome=Outcome(op_id=first.op_id, result=Result.SUCCEEDED, changed=True)))
     async with worker_of(client, station, runs.queue):
         await station.seen(lambda seen: bool(seen.rows) and seen.rows[-1].state in ENDED)
-    assert (station.rows[-1].request.op_id, station.rows[-1].state) == (first.jobID, State.SUCCEEDED)
+    assert (station.rows[-1].request.op_id, station.rows[-1].state) == (first.op_id, State.SUCCEEDED)
 
 
 @pytest.mark.parametrize("state", [State.FAILED, State.DEAD_LETTER, State.EXPIRED])
@@ -485,18 +485,18 @@ async def test_a_retry_is_a_new_operation_that_names_the_old(
     request = InstallRequest(uri="https://host/own-2.tar.gz", name="own", alias="mine", sha256="b" * 64)
     first = await admission.ask(Kind.INSTALL, node.id, request, actor="ada")
     with pytest.raises(NotRetryable, match="queued"):
-        await admission.retry(first.jobID, actor="bob")
-    stored = await operations.request(first.jobID)
+        await admission.retry(first.op_id, actor="bob")
+    stored = await operations.request(first.op_id)
     assert stored is not None
     failed = Projection(
         request=stored, workflow_id="w", at=now(), seq=1, state=state, reason=Reason.NO_DISK, ended_at=now()
     )
     await operations.record(failed)
     await client.get_workflow_handle(operation_workflow_id(node.id, "mine")).terminate()
-    again = await admission.retry(first.jobID, actor="bob")
-    redriven = await operations.request(again.jobID)
+    again = await admission.retry(first.op_id, actor="bob")
+    redriven = await operations.request(again.op_id)
     assert redriven is not None
-    assert (redriven.retry_of, redriven.requested_by) == (first.jobID, "bob")
+    assert (redriven.retry_of, redriven.requested_by) == (first.op_id, "bob")
     assert redriven.wanted == stored.wanted, "uri, name and alias too (G6)"
 
 
@@ -505,16 +505,16 @@ async def test_a_retry_is_bound_to_its_key(
 ) -> None:
     node, key = await join(), str(uuid.uuid4())
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
-    stored = await operations.request(first.jobID)
+    stored = await operations.request(first.op_id)
     assert stored is not None
     ended = {"state": State.FAILED, "reason": Reason.NO_DISK, "ended_at": now()}
     await operations.record(Projection(request=stored, workflow_id="w", at=now(), seq=1, **ended))
     await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate()
-    retried = await admission.retry(first.jobID, actor="ada", idempotency_key=key)
-    again = await admission.retry(first.jobID, actor="ada", idempotency_key=key)
-    assert (again.jobID, again.repeated, again.joined) == (retried.jobID, True, False)
-    with pytest.raises(IdempotencyKeyReused, match=retried.jobID):
-        await admission.retry(first.jobID, actor="ada", note="another", idempotency_key=key)
+    retried = await admission.retry(first.op_id, actor="ada", idempotency_key=key)
+    again = await admission.retry(first.op_id, actor="ada", idempotency_key=key)
+    assert (again.op_id, again.repeated, again.joined) == (retried.op_id, True, False)
+    with pytest.raises(IdempotencyKeyReused, match=retried.op_id):
+        await admission.retry(first.op_id, actor="ada", note="another", idempotency_key=key)
 
 
 @pytest.mark.parametrize("kind", [Kind.ROLLBACK, Kind.REMOVE])
@@ -523,7 +523,7 @@ async def test_rollback_and_removal_need_no_gallery(
 ) -> None:
     node = await join()
     accepted = await admission.ask(kind, node.id, InstallRequest(backend="unheard-of"), actor="ada")
-    stored = await operations.request(accepted.jobID)
+    stored = await operations.request(accepted.op_id)
     assert stored is not None
     assert (stored.wanted.kind, stored.wanted.family, stored.wanted.uri) == (kind, "unheard-of", "")
     with pytest.raises(InvalidRequest, match="backend name required"):
@@ -539,7 +539,7 @@ async def test_request_during_a_cancel_does_not_join_what_is_being_cancelled(
     """Joining would return 202 for an operation that then ends as `cancelled`."""
     node = await join()
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
-    row, request = await operations.find(first.jobID), await operations.request(first.jobID)
+    row, request = await operations.find(first.op_id), await operations.request(first.op_id)
     assert row is not None
     assert request is not None
     await operations.record(transition(request, State.CANCELLING, run_id=row.run_id))

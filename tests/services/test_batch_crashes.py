@@ -17,6 +17,7 @@ from temporalio.worker import Worker
 
 from nodesmith.activities.batches import BatchActivities
 from nodesmith.activities.records import RecordActivities
+from nodesmith.contracts.http.operations import OperationFilter, OperationScope
 from nodesmith.contracts.nats.messages import Outcome, Result
 from nodesmith.contracts.temporal import operations as names
 from nodesmith.contracts.temporal.batches import (
@@ -222,7 +223,7 @@ async def test_api_crash_at_any_step_of_a_batch_start_starts_it_once(plant: Plan
         again = await service.start(request, actor="ada", idempotency_key=key)
         await plant.end_of(again.batch_id)
         repeated = await service.start(request, actor="ada", idempotency_key=key)
-        assert (repeated.batch_id, repeated.jobs) == (again.batch_id, again.jobs)
+        assert (repeated.batch_id, repeated.operations) == (again.batch_id, again.operations)
         await plant.assert_once_each(again.batch_id)
 
 

@@ -168,7 +168,7 @@ async def test_batch_retry_keeps_the_policy_of_the_original(
     await have_echo(database, *ends.values())
     batch_id = await ended_batch(service, operations, **ends)
     accepted = await service.retry(batch_id, BatchRetry(select=select), actor="ada")
-    assert set(accepted.jobs) == {ends[word].name for word in words}
+    assert set(accepted.operations) == {ends[word].name for word in words}
     started = await service.runs.batch_input(accepted.batch_id)
     assert started is not None
     assert started.policy == Policy(wait_for_node=None, max_attempts=2), "a removal waits for ever, also again"
@@ -183,7 +183,7 @@ async def test_a_retry_names_nodes_that_were_removed_since(
     batch_id = await ended_batch(service, operations, failed=gone, dead_letter=there)
     await lifecycle.remove(gone.id, actor="ada")
     accepted = await service.retry(batch_id, actor="ada")
-    assert (list(accepted.jobs), accepted.skipped) == ([there.name], {gone.name: "the node was removed"})
+    assert (list(accepted.operations), accepted.skipped) == ([there.name], {gone.name: "the node was removed"})
 
 
 async def test_retry_without_remaining_nodes_is_refused_with_their_names(
@@ -278,7 +278,7 @@ async def test_a_retry_of_a_batch_is_bound_to_its_key(
     batch_id = await ended_batch(service, operations, failed=node)
     first = await service.retry(batch_id, actor="ada", idempotency_key=key)
     again = await service.retry(batch_id, actor="ada", idempotency_key=key)
-    assert (again.batch_id, again.repeated, again.jobs) == (first.batch_id, True, first.jobs)
+    assert (again.batch_id, again.repeated, again.operations) == (first.batch_id, True, first.operations)
     with pytest.raises(IdempotencyKeyReused, match=first.batch_id):
         await service.retry(batch_id, BatchRetry(select=ALL), actor="ada", idempotency_key=key)
 
@@ -305,9 +305,9 @@ async def test_a_batch_takes_drained_nodes_only_on_purpose(
     await lifecycle.drain(drained.id, running=DrainPolicy.FINISH, actor="ada")
     request = BatchRequest(backend="echo", nodes=[drained.name, ready.name])
     accepted = await service.start(request, actor="ada")
-    assert (list(accepted.jobs), accepted.skipped) == ([ready.name], {drained.name: "it is drained"})
+    assert (list(accepted.operations), accepted.skipped) == ([ready.name], {drained.name: "it is drained"})
     on_purpose = await service.start(request.model_copy(update={"on_drained": True}), actor="ada")
-    assert set(on_purpose.jobs) == {drained.name, ready.name}
+    assert set(on_purpose.operations) == {drained.name, ready.name}
 
 
 async def test_attempts_of_a_batch_are_the_policy_of_its_members(service: BatchService, join: Join) -> None:

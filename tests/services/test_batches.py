@@ -136,11 +136,11 @@ async def test_named_nodes_and_everywhere_select_exactly_their_targets(service: 
     """S3: only named nodes are targets; `everywhere` targets all eligible ones."""
     one, other = await join(), await join()
     named = await service.start(BatchRequest(backend="engine", nodes=[one.name]), actor="ada")
-    assert list(named.jobs) == [one.name]
+    assert list(named.operations) == [one.name]
     assert [member.node_name for member in await service.batches.members(named.batch_id)] == [one.name]
     everybody = await service.start(BatchRequest(backend="engine", everywhere=True), actor="ada")
-    assert {one.name, other.name} <= everybody.jobs.keys()
-    assert {node.name for node in await service.nodes.list()} == everybody.jobs.keys() | everybody.skipped.keys()
+    assert {one.name, other.name} <= everybody.operations.keys()
+    assert {node.name for node in await service.nodes.list()} == everybody.operations.keys() | everybody.skipped.keys()
 
 
 async def test_a_selector_chooses_by_labels(service: BatchService, join: Join, database: Database) -> None:
@@ -157,7 +157,7 @@ async def test_ineligible_nodes_are_left_out_by_name(service: BatchService, join
     ready, pending, agent = await join(), await join(approved=False), await join(node_type="agent")
     request = BatchRequest(backend="engine", nodes=[ready.name, pending.name, agent.name])
     accepted = await service.start(request, actor="ada")
-    assert accepted.jobs == {ready.name: member_op_id(accepted.batch_id, ready.id)}
+    assert accepted.operations == {ready.name: member_op_id(accepted.batch_id, ready.id)}
     assert accepted.skipped == {
         pending.name: "it waits for approval",
         agent.name: "it is of type agent and runs no backends",
@@ -190,7 +190,7 @@ async def test_removal_of_a_backend_that_is_not_installed_has_nothing_to_do(
     await inventory.replace(has.id, [Installed(name="engine", version="0")], asked_at=now(), boot_id="b")
     request = BatchRequest(kind=Kind.REMOVE, backend="engine", nodes=[has.name, has_not.name])
     accepted = await service.start(request, actor="ada")
-    assert list(accepted.jobs) == [has.name]
+    assert list(accepted.operations) == [has.name]
     members = {each.node_name: each.state for each in await service.batches.members(accepted.batch_id)}
     assert members[has_not.name] == MemberVerdict.NOTHING_TO_DO
 
@@ -200,7 +200,7 @@ async def test_the_same_key_is_the_same_batch(service: BatchService, join: Join,
     request = BatchRequest(backend="engine", nodes=[node.name])
     first = await service.start(request, actor="ada", idempotency_key="k")
     again = await service.start(request, actor="ada", idempotency_key="k")
-    assert (again.batch_id, again.jobs) == (first.batch_id, first.jobs)
+    assert (again.batch_id, again.operations) == (first.batch_id, first.operations)
     run = await runs.describe(batch_workflow_id(first.batch_id))
     assert run is not None
 
@@ -223,7 +223,7 @@ async def test_started_batch_is_returned_when_nodes_changed_before_it_was_record
         await mortal.start(request, actor="ada", idempotency_key=key)
     await Labels(database).merge((await join()).id, {"zone": zone})
     again = await service.start(request, actor="ada", idempotency_key=key)
-    assert (list(again.jobs), again.repeated) == ([first.name], True)
+    assert (list(again.operations), again.repeated) == ([first.name], True)
     assert [member.node_name for member in await service.batches.members(again.batch_id)] == [first.name]
 
 
@@ -241,7 +241,7 @@ async def test_first_replica_to_start_a_batch_decides_its_targets(
     request = BatchRequest(backend="engine", nodes=[one.name, two.name])
     beaten = replace(service, runs=Beaten(client, queue=runs.queue))
     accepted = await beaten.start(request, actor="ada", idempotency_key=str(uuid.uuid4()))
-    assert list(accepted.jobs) == [one.name]
+    assert list(accepted.operations) == [one.name]
     assert [member.node_name for member in await service.batches.members(accepted.batch_id)] == [one.name]
 
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from nodesmith.contracts.http.nodes import DrainPolicy
+from nodesmith.contracts.http.operations import OperationFilter, OperationScope
 from nodesmith.contracts.nats.presence import Heartbeat, StopOrder, StopWhy
 from nodesmith.contracts.temporal.operations import CancelRequest, OperationRequest
 from nodesmith.domain.errors import NodeRemoved, ServiceUnavailable, UnknownNode

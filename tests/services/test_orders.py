@@ -169,7 +169,7 @@ async def test_retry_uses_the_signed_order_and_not_the_row(
     evil = first.request.model_copy(update={"wanted": wanted})
     await operations.record(transition(evil, State.FAILED, seq=3, at=3, ended_at=now()))
     again = await admission.retry(first.request.op_id, actor="ada")
-    assert (await ordered(database, again.jobID)).uri == first.request.wanted.uri
+    assert (await ordered(database, again.op_id)).uri == first.request.wanted.uri
 
 
 async def test_registration_returns_the_newest_ended_orders_of_the_node(database: Database) -> None:

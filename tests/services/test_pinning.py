@@ -65,8 +65,8 @@ async def test_an_install_by_uri_is_recorded_by_digest(
     node = await join()
     uri = f"{scheme}{image.reference}"
     accepted = await admission.ask(Kind.INSTALL, node.id, InstallRequest(uri=uri), actor="ada")
-    row = await operations.find(accepted.jobID)
-    stored = await operations.request(accepted.jobID)
+    row = await operations.find(accepted.op_id)
+    stored = await operations.request(accepted.op_id)
     assert row is not None
     assert stored is not None
     assert (stored.wanted.uri, stored.wanted.sha256) == (f"{uri}@{image.digest}", image.digest.removeprefix("sha256:"))
@@ -88,9 +88,9 @@ async def test_a_tag_that_moved_is_another_version(admission: Admission, join: J
     node, request = await join(), InstallRequest(uri=image.reference)
     first = await admission.ask(Kind.INSTALL, node.id, request, actor="ada")
     again = await admission.ask(Kind.INSTALL, node.id, request, actor="bob")
-    assert (again.jobID, again.joined) == (first.jobID, True)
+    assert (again.op_id, again.joined) == (first.op_id, True)
     moved(image)
-    with pytest.raises(OperationConflict, match=first.jobID):
+    with pytest.raises(OperationConflict, match=first.op_id):
         await admission.ask(Kind.INSTALL, node.id, request, actor="bob")
 
 
@@ -102,13 +102,13 @@ async def test_a_repeated_request_and_a_retry_keep_their_digest(
     first = await admission.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key="k-pin")
     image.site.files.clear()
     again = await admission.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key="k-pin")
-    assert again.jobID == first.jobID
-    stored = await operations.request(first.jobID)
+    assert again.op_id == first.op_id
+    stored = await operations.request(first.op_id)
     assert stored is not None
     await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate()
     failed = {"state": State.FAILED, "reason": Reason.NO_DISK, "ended_at": now()}
     await operations.record(Projection(request=stored, workflow_id="w", at=now(), seq=1, **failed))
-    retried = await operations.request((await admission.retry(first.jobID, actor="bob")).jobID)
+    retried = await operations.request((await admission.retry(first.op_id, actor="bob")).op_id)
     assert retried is not None
     assert retried.wanted == stored.wanted, "the same digest"
 
@@ -222,6 +222,6 @@ async def test_a_gallery_entry_with_a_digest_is_its_own_pin(admission: Admission
     accepted = await replace(admission, intents=pinned).ask(
         Kind.INSTALL, node.id, InstallRequest(backend="engine"), actor="ada"
     )
-    stored = await admission.operations.request(accepted.jobID)
+    stored = await admission.operations.request(accepted.op_id)
     assert stored is not None
     assert stored.wanted.uri.endswith(f"@sha256:{'c' * 64}")

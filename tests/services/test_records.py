@@ -48,7 +48,7 @@ async def test_run_that_no_api_admitted_leaves_a_row_in_the_audit_trail(
     """An admin must see the intent, and that no API admitted it."""
     request, trail = a_request(node_id="n-1"), AuditTrail(database)
     await RecordActivities(VerifiedRecords(operations, AcceptingProofs()), trail).report_not_admitted(request)
-    (entry,) = await trail.entries(action="operations.not_admitted")
+    (entry,), _ = await trail.page(action="operations.not_admitted")
     assert (entry.actor, entry.target, entry.target_id, entry.outcome) == (
         "Temporal",
         "n-1-name",

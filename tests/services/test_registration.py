@@ -143,16 +143,17 @@ async def test_an_approval_by_setting_is_in_the_audit_trail_once(
     lenient, request, trail = replace(registration, auto_approve=True), a_node(), AuditTrail(database)
     with pytest.raises(NotSignedIn):
         await lenient.register(request, bearer="wrong")
-    assert await trail.entries(target=request.name) == []
+    assert await trail.page(target=request.name) == ([], None)
     own = await lenient.register(request, bearer=TOKEN)
     assert own.nats_jwt
     await lenient.register(request, bearer=own.api_token or "")
-    (entry,) = await trail.entries(target=request.name)
+    (entry,), _ = await trail.page(target=request.name)
     assert (entry.actor, entry.action, entry.target_id) == ("NODESMITH_AUTO_APPROVE", "nodes.approve", own.id)
     assert (entry.before, entry.outcome) == ({"approved_at": None}, ChangeState.DONE)
     with pytest.raises(NameTaken):
         await lenient.register(a_node(name=request.name, machine_id="m2"), bearer=TOKEN)
-    assert len(await trail.entries(target=request.name)) == 1
+    entries, _ = await trail.page(target=request.name)
+    assert len(entries) == 1
 
 
 async def test_only_one_of_two_concurrent_copies_becomes_the_node(

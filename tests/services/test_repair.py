@@ -50,7 +50,7 @@ async def terminated(admission: Admission, client: Client, join: Join) -> str:
     node = await join()
     accepted = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo"), actor="ada")
     await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate("in the Web UI")
-    return accepted.jobID
+    return accepted.op_id
 
 
 async def test_row_of_a_terminated_run_ends_and_the_node_is_stopped(
@@ -99,11 +99,11 @@ async def test_two_repairs_at_once_are_harmless_and_open_runs_are_left_alone(
     op_id = await terminated(admission, client, join)
     link.cancel_reply = CancelReply(op_id=op_id, answer=CancelAnswer.STOPPED)
     await until(lambda: asyncio.gather(repair.once(), repair.once()), any)
-    row, other = await operations.find(op_id), await operations.find(alive.jobID)
+    row, other = await operations.find(op_id), await operations.find(alive.op_id)
     assert row is not None
     assert other is not None
     assert (row.state, other.state) == (State.FAILED, State.QUEUED)
-    assert alive.jobID not in [command.op_id for command in link.cancels if isinstance(command, CancelCommand)]
+    assert alive.op_id not in [command.op_id for command in link.cancels if isinstance(command, CancelCommand)]
 
 
 async def test_run_that_ends_during_repair_keeps_its_own_end(
@@ -145,7 +145,7 @@ async def test_row_of_a_closed_run_ends_as_the_run_did(
         with pytest.raises(WorkflowFailureError):
             await handle.result()
     await until(repair.once, bool)
-    row = await OperationTable(database).find(accepted.jobID)
+    row = await OperationTable(database).find(accepted.op_id)
     assert row is not None
     assert (row.state, row.reason, row.detail) == (State.FAILED, Reason.NO_DISK, "disk full")
 
@@ -163,7 +163,7 @@ async def test_open_run_with_ended_or_missing_row_is_signalled(
     link.cancel_reply = NodeAway()
     asked = [await admission.ask(Kind.INSTALL, (await join()).id, InstallRequest(backend="echo"), actor="ada")]
     asked.append(await admission.ask(Kind.INSTALL, (await join()).id, InstallRequest(backend="echo"), actor="ada"))
-    ended, untouched = [await operations.find(each.jobID) for each in asked]
+    ended, untouched = [await operations.find(each.op_id) for each in asked]
     assert ended is not None
     assert untouched is not None
     request = await operations.request(ended.op_id)

@@ -15,7 +15,7 @@ from nodesmith.client import AsyncClient, ClientError
 from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.http.operations import OperationBody, OperationDetail, OperationScope
 from nodesmith.contracts.nats.messages import Installed
-from nodesmith.domain.operation import Kind
+from nodesmith.domain.kinds import Kind
 from nodesmith.stack.home import Home
 from nodesmith.stack.processes.child import Child, Program
 from nodesmith.stack.processes.record import Condition

@@ -48,7 +48,7 @@ async def heard(api: Api, nats_server: NatsForTests) -> AsyncIterator[Heard]:
     await bus.settle()
     yield listening
     await bus.close()
-    await api.http.delete(f"/api/nodes/{node['id']}")
+    await api.http.delete(f"/api/v1/nodes/{node['id']}")
 
 
 async def keys(api: Api) -> dict[str, Any]:
@@ -58,14 +58,14 @@ async def keys(api: Api) -> dict[str, Any]:
 
 
 async def test_keys_name_the_nodes_that_have_an_older_list(api: Api, heard: Heard) -> None:
-    name = (await api.http.get(f"/api/nodes/{heard.node['id']}")).json()["name"]
+    name = (await api.http.get(f"/api/v1/nodes/{heard.node['id']}")).json()["name"]
     assert (await keys(api))["nodes_behind"] == {"count": 1, "names": [name]}, "it has not said which list it has"
     await heard.beat(api, api.deps.keyring.version)
     assert (await keys(api))["nodes_behind"] == {"count": 0, "names": []}
     rotated = await api.http.post("/api/v1/keys/rotate", json={"revoke": True})
     assert rotated.json()["nodes_behind"] == {"count": 1, "names": [name]}
     await heard.beat(api, api.deps.keyring.version)
-    shown = (await api.http.get(f"/api/nodes/{heard.node['id']}")).json()
+    shown = (await api.http.get(f"/api/v1/nodes/{heard.node['id']}")).json()
     assert shown["trust_version"] == api.deps.keyring.version
     assert (await keys(api))["nodes_behind"]["count"] == 0
 
@@ -74,7 +74,7 @@ async def test_only_nodes_that_take_part_and_can_verify_are_counted(api: Api) ->
     waiting, worker = await api.register(), await api.approved_node(protocol=1, address="10.0.0.1:50051")
     assert (await keys(api))["nodes_behind"] == {"count": 0, "names": []}
     for node in (waiting, worker):
-        await api.http.delete(f"/api/nodes/{node['id']}")
+        await api.http.delete(f"/api/v1/nodes/{node['id']}")
 
 
 async def test_rotation_notifies_running_nodes_at_once(api: Api, heard: Heard) -> None:

@@ -31,11 +31,11 @@ async def ask(api: Api, node: str, token: str, host: str) -> Any:
 async def operation(api: Api, node: dict[str, Any], host: str, *, sent: bool = True) -> str:
     """One that fetches from that host, and is open; nothing carries it out here."""
     body = {"uri": f"https://{host}/x.tar.gz", "sha256": "a" * 64, "name": f"x-{secrets.token_hex(3)}"}
-    answer = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json=body)
+    answer = await api.http.post("/api/v1/operations", json={"kind": "install", "node": node["id"], **body})
     assert answer.status_code == 202, answer.text
     if sent:
-        await permits(api).permit(answer.json()["jobID"], 1, token="", on_node=False)
-    return str(answer.json()["jobID"])
+        await permits(api).permit(answer.json()["op_id"], 1, token="", on_node=False)
+    return str(answer.json()["op_id"])
 
 
 async def ended(api: Api, op_id: str) -> None:
@@ -74,9 +74,7 @@ async def test_each_operation_that_was_handed_a_password_is_in_the_audit_trail_o
     op_id = await operation(api, node, host)
     for _ in range(3):
         await ask(api, node["id"], node["api_token"], host)
-    trail = (await api.http.get("/api/v1/audit", params={"target": host, "action": "sources.hand_out"})).json()[
-        "entries"
-    ]
+    trail = (await api.http.get("/api/v1/audit", params={"target": host, "action": "sources.hand_out"})).json()["items"]
     assert [(row["actor"], row["after"]["op_id"], row["outcome"]) for row in trail] == [(node["name"], op_id, "done")]
 
 
@@ -124,4 +122,4 @@ async def test_a_private_key_among_the_certificates_is_refused(api: Api) -> None
     """Who copies a server's whole file by mistake hears of it before every node could read it."""
     key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
     answer = await api.http.put("/api/v1/sources/keyed.test", json={"ca": PEM + key})
-    assert (answer.status_code, answer.json()["field"]) == (400, "ca")
+    assert (answer.status_code, answer.json()["facts"]["field"]) == (400, "ca")

@@ -144,6 +144,45 @@ async def test_a_refusal_has_the_shape_that_clients_of_these_paths_read(api: Api
     assert answer.json()["error"] == {"code": 405, "message": answer.json()["detail"], "type": ""}
 
 
+async def catalogue(api: Api, **query: Any) -> dict[str, Any]:
+    answer = await api.http.get("/api/backends", params=query)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def test_the_catalogue_is_searched_in_pages(api: Api, engine: str) -> None:
+    page = await catalogue(api, gallery=engine, term="ROCM", items=1, page=2)
+    assert (page["availableBackends"], page["totalPages"], page["currentPage"]) == (2, 2, 2)
+    assert (page["prevPage"], page["nextPage"], len(page["backends"])) == (1, 2, 1)
+    entry = page["backends"][0]
+    assert entry["id"] == f"{engine}@rocm-{engine}-development"
+    assert (entry["isMeta"], entry["isDevelopment"], entry["isAlias"]) == (False, True, True)
+    assert entry["metaBackendFor"] == f"{engine}-development"
+    assert not (await catalogue(api, gallery=engine, tag="nothing"))["backends"]
+    assert len((await catalogue(api, gallery=engine, tag="llm"))["backends"]) == 18
+    assert "LLM" in page["allTags"]
+    backwards = [each["name"] for each in (await catalogue(api, gallery=engine, order="desc"))["backends"]]
+    assert backwards == sorted(backwards, reverse=True)
+
+
+@pytest.mark.parametrize("query", [{"page": 0}, {"items": 0}, {"sort": "colour"}, {"order": "up"}, {"page": "x"}])
+async def test_invalid_search_is_refused(api: Api, query: dict[str, Any]) -> None:
+    assert (await api.http.get("/api/backends", params=query)).status_code == 400
+
+
+async def test_where_a_backend_is_installed_and_where_it_could_be_newer(api: Api, settings: ControlSettings) -> None:
+    node = await api.approved_node()
+    await has(settings, node, name="echo", version="1", family="echo", digest="sha256:" + "0" * 64)
+    entries = {each["version"]: each for each in (await catalogue(api, gallery="builtin", term="echo"))["backends"]}
+    assert node["name"] in [each["node_name"] for each in entries["1"]["nodes"]]
+    assert entries["1"]["installed"]
+    assert node["name"] in entries["2"]["upgradable_on"]
+    upgrades = (await api.http.get("/api/backends/upgrades")).json()
+    assert (upgrades["echo"]["installed_version"], upgrades["echo"]["available_version"]) == ("1", "2")
+    checked = await api.http.post("/api/backends/upgrades/check")
+    assert checked.json() == upgrades
+
+
 @pytest.mark.parametrize(
     ("tags", "said"),
     [

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from fastapi.routing import APIRoute
 
-from nodesmith.api.app import _ROUTERS
+from nodesmith.api.app import ROUTERS
 from nodesmith.api.auditing import action_of
 from nodesmith.api.batch_start import MOST_NAMED
 from nodesmith.domain.audit_change import AuditChange
@@ -34,7 +34,7 @@ from tests.store.transitions import a_request, transition
 async def entries(api: Api, **filters: Any) -> list[dict[str, Any]]:
     answer = await api.http.get("/api/v1/audit", params=filters)
     assert answer.status_code == 200, answer.text
-    return list(answer.json()["entries"])
+    return list(answer.json()["items"])
 
 
 async def token_of(api: Api, name: str, role: str = "operator") -> dict[str, str]:
@@ -45,7 +45,7 @@ async def token_of(api: Api, name: str, role: str = "operator") -> dict[str, str
 async def test_approval_is_audited_with_before_and_after(api: Api) -> None:
     began = datetime.now(UTC)
     node = await api.register()
-    answer = await api.http.post(f"/api/nodes/{node['id']}/approve", params={"reason": "rack 7 is ours"})
+    answer = await api.http.post(f"/api/v1/nodes/{node['id']}/approve", params={"reason": "rack 7 is ours"})
     assert answer.status_code == 200
     (entry,) = await entries(api, target=node["name"])
     assert (entry["actor"], entry["action"], entry["target_id"]) == ("admin", "nodes.approve", node["id"])
@@ -58,16 +58,18 @@ async def test_approval_is_audited_with_before_and_after(api: Api) -> None:
 async def test_install_and_cancel_are_audited_with_the_token_name(api: Api) -> None:
     node, headers = await api.approved_node(), await token_of(api, "night-shift")
     body = {"backend": "echo", "reason": "INC-42"}
-    accepted = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json=body, headers=headers)
-    op_id = accepted.json()["jobID"]
-    await api.http.post(f"/api/operations/{op_id}/cancel", json={"reason": "wrong rack"}, headers=headers)
+    accepted = await api.http.post(
+        "/api/v1/operations", json={"kind": "install", "node": node["id"], **body}, headers=headers
+    )
+    op_id = accepted.json()["op_id"]
+    await api.http.post(f"/api/v1/operations/{op_id}/cancel", json={"reason": "wrong rack"}, headers=headers)
     cancelled, installed = await entries(api, actor="night-shift")
     assert (installed["action"], installed["target"], installed["reason"]) == (
-        "nodes.backends.install",
+        "operations.create",
         node["name"],
         "INC-42",
     )
-    assert installed["after"] == {"backend": "echo", "op_id": op_id}
+    assert installed["after"] == {"kind": "install", "backend": "echo", "op_id": op_id}
     assert (cancelled["action"], cancelled["target"], cancelled["reason"]) == (
         "operations.cancel",
         op_id,
@@ -102,19 +104,20 @@ async def test_source_is_audited_with_before_and_after(api: Api) -> None:
 
 
 async def test_hold_is_audited_with_before_and_after(api: Api) -> None:
-    await api.http.post("/api/v1/hold", json={"reason": "the link is down"})
-    await api.http.post("/api/v1/release", json={"reason": "it is back"})
+    await api.http.put("/api/v1/hold", json={"reason": "the link is down"})
+    await api.http.delete("/api/v1/hold", params={"reason": "it is back"})
     released, held = await entries(api, target="hold")
+    assert (held["action"], released["action"]) == ("hold.set", "hold.remove")
     assert (held["before"]["held"], held["after"]["held"], held["reason"]) == (False, True, "the link is down")
     assert (released["before"], released["after"]["held"], released["reason"]) == (held["after"], False, "it is back")
 
 
 async def test_labels_and_overrides_are_audited_with_before_and_after(api: Api) -> None:
     node = await api.approved_node()
-    at = f"/api/nodes/{node['id']}"
+    at = f"/api/v1/nodes/{node['id']}"
     await api.http.put(f"{at}/labels", json={"zone": "a"})
     await api.http.patch(f"{at}/labels", json={"zone": "b"})
-    await api.http.put(f"{at}/max-replicas-per-model", json={"value": 4})
+    await api.http.put(f"{at}/max-replicas", json={"value": 4})
     overridden, merged, replaced, _approved = await entries(api, target=node["name"])
     assert "zone" not in replaced["before"]["labels"]
     assert replaced["after"]["labels"]["zone"] == merged["before"]["labels"]["zone"] == "a"
@@ -127,7 +130,7 @@ async def test_batch_order_is_audited_with_the_state_of_the_batch(api: Api) -> N
     node = await api.approved_node()
     body = {"kind": "install", "backend": "echo", "nodes": [node["id"]]}
     batch_id = (await api.http.post("/api/v1/batches", json=body)).json()["batch_id"]
-    assert (await api.http.post(f"/api/v1/batches/{batch_id}/pause", json={"reason": "lunch"})).status_code == 200
+    assert (await api.http.post(f"/api/v1/batches/{batch_id}/pause", json={"reason": "lunch"})).status_code == 202
     paused, _started = await entries(api, target=batch_id)
     assert (paused["action"], paused["reason"], paused["after"]) == ("batches.pause", "lunch", {"order": "pause"})
     assert paused["before"] == {"state": "running"}
@@ -169,7 +172,7 @@ async def test_batch_is_audited_with_its_request(
 ) -> None:
     await api.approved_node()
     answer = (await api.http.post(path, json=body, params={"reason": "all of them"})).json()
-    batch_id = answer.get("jobID") or answer["id"]
+    batch_id = answer.get("batch_id") or answer.get("jobID") or answer["id"]
     entry = (await entries(api, target=batch_id))[0]
     assert entry["after"]["batch_id"] == batch_id
     assert (entry["after"].items() >= asked.items(), entry["reason"]) == (True, "all of them")
@@ -188,28 +191,28 @@ async def test_retry_is_audited_with_the_new_operation(api: Api) -> None:
     failed = a_request(node_id=node["id"])
     await api.deps.admission.orders.add([failed])
     await api.deps.operations.record(transition(failed, State.FAILED))
-    accepted = await api.http.post(f"/api/operations/{failed.op_id}/retry")
+    accepted = await api.http.post(f"/api/v1/operations/{failed.op_id}/retry")
     assert accepted.status_code == 202, accepted.text
     (entry,) = await entries(api, target=failed.op_id)
-    assert entry["after"] == {"node": node["name"], "op_id": accepted.json()["jobID"]}
+    assert entry["after"] == {"node": node["name"], "op_id": accepted.json()["op_id"]}
 
 
 def test_every_change_has_its_own_action() -> None:
     """Found in the routes, so that a new one is covered by being there."""
     seen: dict[str, str] = {}
-    for module in _ROUTERS:
+    for module in ROUTERS:
         for route in (route for route in module.router.routes if isinstance(route, APIRoute)):
             for verb in (route.methods or set()) - {"GET", "HEAD"}:
                 action = action_of(verb, route.path)
-                where = f"{verb} {re.sub(r'^/api|/{[^}]*}', '', route.path)}"
+                where = f"{verb} {re.sub(r'^/api(/v1)?|/{[^}]*}', '', route.path)}"
                 assert re.fullmatch(r"[a-z-]+(\.[a-z-]+)*", action), action
                 assert seen.setdefault(action, where) == where, action
 
 
 async def test_refused_change_leaves_no_audit_row(api: Api) -> None:
     node, headers = await api.register(), await token_of(api, "too-low", "viewer")
-    assert (await api.http.post(f"/api/nodes/{node['id']}/approve", headers=headers)).status_code == 403
-    assert (await api.http.post("/api/nodes/nobody/approve")).status_code == 404
+    assert (await api.http.post(f"/api/v1/nodes/{node['id']}/approve", headers=headers)).status_code == 403
+    assert (await api.http.post("/api/v1/nodes/nobody/approve")).status_code == 404
     assert await entries(api, target=node["name"]) == []
     assert await entries(api, target="nobody") == []
 
@@ -225,7 +228,7 @@ async def test_process_killed_between_change_and_result_leaves_an_unknown_row(
         completions_wait(str(settings.database_url)),
     ):
         await until(lambda: answers(http), bool)
-        asking = asyncio.create_task(http.post(f"/api/nodes/{node['id']}/approve", params={"reason": "rack 7"}))
+        asking = asyncio.create_task(http.post(f"/api/v1/nodes/{node['id']}/approve", params={"reason": "rack 7"}))
         await until(lambda: api.deps.nodes.find(node["id"]), lambda seen: bool(seen and seen.approved_at))
         dying.kill()
         with pytest.raises(httpx2.TransportError):
@@ -260,8 +263,8 @@ async def test_change_without_an_audit_row_is_not_made(api: Api) -> None:
 
     node = await api.register()
     async with served(replace(api.deps, audit=Away(api.deps.audit._database))) as without:
-        answer = await without.http.post(f"/api/nodes/{node['id']}/approve")
-    assert (answer.status_code, answer.json()["server"]) == (503, "postgresql")
+        answer = await without.http.post(f"/api/v1/nodes/{node['id']}/approve")
+    assert (answer.status_code, answer.json()["facts"]["server"]) == (503, "postgresql")
     seen = await api.deps.nodes.find(node["id"])
     assert seen is not None
     assert seen.approved_at is None
@@ -276,7 +279,7 @@ async def test_change_that_failed_halfway_stays_unknown(api: Api) -> None:
     node = await api.approved_node()
     async with served(replace(api.deps, overrides=Broken(api.deps.overrides._database))) as breaking:
         body = {"value": 7, "reason": "more room"}
-        answer = await breaking.http.put(f"/api/nodes/{node['id']}/max-replicas-per-model", json=body)
+        answer = await breaking.http.put(f"/api/v1/nodes/{node['id']}/max-replicas", json=body)
     assert answer.status_code == 500
     (entry, _approved) = await entries(api, target=node["name"])
     assert (entry["outcome"], entry["after"], entry["reason"]) == ("unknown", {"value": 7}, "more room")
@@ -286,17 +289,17 @@ async def test_change_that_failed_halfway_stays_unknown(api: Api) -> None:
 async def test_preview_leaves_no_audit_row(api: Api) -> None:
     node = await api.approved_node()
     newest = (await entries(api))[0]["id"]
-    plan = {"kind": "install", "backend": "echo", "nodes": [node["id"]], "dry_run": True}
-    assert (await api.http.post("/api/v1/batches", json=plan)).status_code == 200
+    plan = {"kind": "install", "backend": "echo", "nodes": [node["id"]]}
+    assert (await api.http.post("/api/v1/batches/plan", json=plan)).status_code == 200
     for order in ("cancel", "dismiss"):
-        answer = await api.http.post(f"/api/operations/{order}", json={"node": node["id"], "preview": True})
+        answer = await api.http.post(f"/api/v1/operations/{order}", json={"node": node["id"], "preview": True})
         assert answer.status_code == 200
     assert (await entries(api))[0]["id"] == newest
 
 
 async def test_reads_leave_no_row(api: Api) -> None:
     before = (await entries(api))[0]["id"]
-    await api.http.get("/api/nodes")
+    await api.http.get("/api/v1/nodes")
     assert (await entries(api))[0]["id"] == before
 
 
@@ -305,13 +308,12 @@ async def test_pages_follow_each_other_without_gap_or_overlap(api: Api) -> None:
         await api.approved_node()
     everything = [entry["id"] for entry in await entries(api, action="nodes.approve")]
     paged: list[int] = []
-    before: dict[str, int] = {}
-    while True:
-        page = (await api.http.get("/api/v1/audit", params={"action": "nodes.approve", "limit": 2, **before})).json()
-        paged += [entry["id"] for entry in page["entries"]]
-        if page["next"] is None:
-            break
-        before = {"before_id": page["next"]}
+    cursor: str | None = ""
+    while cursor is not None:
+        query: dict[str, str | int | None] = {"action": "nodes.approve", "limit": 2, "cursor": cursor}
+        page = (await api.http.get("/api/v1/audit", params=query)).json()
+        paged += [entry["id"] for entry in page["items"]]
+        cursor = page["next_cursor"]
     assert paged == everything
     assert paged == sorted(paged, reverse=True)
 
@@ -326,9 +328,9 @@ async def test_audit_time_filter_has_both_bounds(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"limit": 0}, {"limit": 5000}, {"since": "yesterday"}, {"since": "2026-01-01"}, {"before_id": 0}]
+    "bad", [{"limit": 0}, {"limit": 5000}, {"since": "yesterday"}, {"since": "2026-01-01"}, {"cursor": "nonsense"}]
 )
 async def test_a_bad_filter_is_named(api: Api, bad: dict[str, Any]) -> None:
     answer = await api.http.get("/api/v1/audit", params=bad)
     assert answer.status_code == 400
-    assert answer.json()["field"] == next(iter(bad))
+    assert answer.json()["facts"]["field"] == next(iter(bad))

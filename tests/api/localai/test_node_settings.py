@@ -49,7 +49,7 @@ async def test_labels_out_of_range_are_refused_and_nothing_is_written(
     before = await view(api, node)
     for send in (api.http.put, api.http.patch):
         answer = await send(f"/api/nodes/{node['id']}/labels", json={"fine": "yes", **labels})
-        assert (answer.status_code, answer.json()["field"]) == (400, field)
+        assert (answer.status_code, answer.json()["facts"]["field"]) == (400, field)
         assert answer.json()["error"]["type"] == "node_error"
     assert (await view(api, node))["labels"] == before["labels"]
 
@@ -79,7 +79,7 @@ async def test_max_replicas_override_is_set_and_removed(api: Api) -> None:
     assert (seen["max_replicas_per_model"], seen["max_replicas_per_model_manually_set"]) == (2, False)
     for value in (0, -1, 10**9, "many"):
         refused = await api.http.put(path, json={"value": value})
-        assert (refused.status_code, refused.json()["field"]) == (400, "value")
+        assert (refused.status_code, refused.json()["facts"]["field"]) == (400, "value")
 
 
 async def test_vram_budget_override_is_set_and_removed(api: Api) -> None:
@@ -96,7 +96,7 @@ async def test_vram_budget_override_is_set_and_removed(api: Api) -> None:
     assert not (await view(api, node))["vram_budget_manually_set"]
     for wrong in ("101%", "1.5", "lots", -5, 2**62, None):
         refused = await api.http.put(path, json={"value": wrong})
-        assert (refused.status_code, refused.json()["field"].partition(".")[0]) == (400, "value"), wrong
+        assert (refused.status_code, refused.json()["facts"]["field"].partition(".")[0]) == (400, "value"), wrong
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ async def test_registration_with_absurd_facts_is_refused_by_name(api: Api, field
     """R1, R5: 400 with the field named, nothing written."""
     body = {"name": f"absurd-{field}", "protocol": 2, "machine_id": "m1", "nats_key": a_nats_key(), field: value}
     answer = await api.http.post("/api/node/register", json=body, headers=bearer(REGISTRATION_TOKEN))
-    assert (answer.status_code, answer.json()["field"]) == (400, field)
+    assert (answer.status_code, answer.json()["facts"]["field"]) == (400, field)
     assert (await api.http.get(f"/api/nodes/{body['name']}")).status_code == 404
 
 
@@ -138,4 +138,4 @@ async def test_what_is_neither_text_nor_number_is_no_value(api: Api, route: str,
     """`true` is not one byte, nor one replica."""
     node = await api.approved_node()
     answer = await api.http.put(f"/api/nodes/{node['id']}/{route}", json={"value": value})
-    assert (answer.status_code, answer.json()["field"]) == (400, "value")
+    assert (answer.status_code, answer.json()["facts"]["field"]) == (400, "value")

@@ -54,13 +54,13 @@ async def inventory(settings: ControlSettings) -> AsyncIterator[InventoryTable]:
 
 
 async def listed(api: Api, **query: Any) -> dict[str, Any]:
-    answer = await api.http.get("/api/backends", params=query)
+    answer = await api.http.get("/api/v1/backends", params=query)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
 
 async def view(api: Api, name: str) -> dict[str, Any]:
-    return next(each for each in (await api.http.get("/api/v1/galleries")).json() if each["name"] == name)
+    return next(each for each in (await api.http.get("/api/v1/galleries")).json()["items"] if each["name"] == name)
 
 
 async def test_gallery_is_read_when_added_and_reports_its_status(api: Api, gallery: str) -> None:
@@ -82,47 +82,68 @@ async def _resolved(api: Api, name: str) -> str:
     return artifact.name if artifact else ""
 
 
-async def test_the_catalogue_is_searched_in_pages(api: Api, gallery: str) -> None:
-    page = await listed(api, gallery=gallery, term="ROCM engine", items=1, page=2)
-    assert (page["availableBackends"], page["totalPages"], page["currentPage"]) == (2, 2, 2)
-    assert (page["prevPage"], page["nextPage"], len(page["backends"])) == (1, 2, 1)
-    entry = page["backends"][0]
+async def test_the_catalogue_is_searched(api: Api, gallery: str) -> None:
+    page = await listed(api, gallery=gallery, text="ROCM engine", limit=1, sort="name")
+    assert (page["total"], len(page["items"]), "LLM" in page["tags"]) == (2, 1, True)
+    following = await listed(api, gallery=gallery, text="ROCM engine", limit=1, cursor=page["next_cursor"])
+    [entry] = following["items"]
+    assert following["next_cursor"] is None
     assert entry["id"] == f"{gallery}@rocm-{gallery}-engine-development"
-    assert (entry["isMeta"], entry["isDevelopment"], entry["isAlias"]) == (False, True, True)
-    assert entry["metaBackendFor"] == f"{gallery}-engine-development"
-    assert not (await listed(api, gallery=gallery, tag="nothing"))["backends"]
-    assert len((await listed(api, gallery=gallery, tag="llm"))["backends"]) == 18
-    assert "LLM" in page["allTags"]
-    backwards = [each["name"] for each in (await listed(api, gallery=gallery, order="desc"))["backends"]]
+    assert (entry["is_meta"], entry["is_development"], entry["is_alias"]) == (False, True, True)
+    assert entry["meta_backend_for"] == f"{gallery}-engine-development"
+    assert not (await listed(api, gallery=gallery, tag="nothing"))["items"]
+    assert len((await listed(api, gallery=gallery, tag="llm"))["items"]) == 18
+    backwards = [each["name"] for each in (await listed(api, gallery=gallery, descending=True))["items"]]
     assert backwards == sorted(backwards, reverse=True)
 
 
-@pytest.mark.parametrize("query", [{"page": 0}, {"items": 0}, {"sort": "colour"}, {"order": "up"}, {"page": "x"}])
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"limit": 0},
+        {"sort": "colour"},
+        {"descending": "perhaps"},
+        {"cursor": "x"},
+        {"cursor": "-1"},
+        {"cursor": "\u0663"},
+        {"cursor": "9" * 21},
+    ],
+)
 async def test_invalid_search_is_refused(api: Api, query: dict[str, Any]) -> None:
-    assert (await api.http.get("/api/backends", params=query)).status_code == 400
+    answer = await api.http.get("/api/v1/backends", params=query)
+    assert (answer.status_code, answer.json()["facts"]) == (400, {"field": next(iter(query))})
 
 
 async def test_where_it_is_installed_and_where_it_could_be_newer(api: Api, inventory: InventoryTable) -> None:
     node = await api.approved_node()
     have = [Installed(name="echo", version="1", family="echo", digest="sha256:" + "0" * 64)]
     await inventory.replace(node["id"], have, asked_at=datetime.now(UTC), boot_id="b")
-    entries = {each["version"]: each for each in (await listed(api, gallery="builtin", term="echo"))["backends"]}
+    entries = {each["version"]: each for each in (await listed(api, gallery="builtin", text="echo"))["items"]}
     assert [each["node_name"] for each in entries["1"]["nodes"]] == [node["name"]]
     assert (entries["1"]["installed"], entries["2"]["installed"]) == (True, False)
     assert entries["2"]["upgradable_on"] == [node["name"]]
-    upgrades = (await api.http.get("/api/backends/upgrades")).json()
-    assert (upgrades["echo"]["installed_version"], upgrades["echo"]["available_version"]) == ("1", "2")
-    checked = await api.http.post("/api/backends/upgrades/check")
-    assert checked.json() == upgrades
+    upgrades = (await api.http.get("/api/v1/backends/upgrades")).json()
+    [echo] = [each for each in upgrades["items"] if each["backend_name"] == "echo"]
+    assert (echo["installed_version"], echo["available_version"]) == ("1", "2")
+    assert (await api.http.post("/api/v1/backends/upgrades/check")).json() == upgrades
+
+
+async def test_catalogue_names_the_open_operation_of_a_backend(api: Api) -> None:
+    node = await api.approved_node()
+    body = {"kind": "install", "node": node["id"], "backend": "echo"}
+    op_id = (await api.http.post("/api/v1/operations", json=body)).json()["op_id"]
+    entries = {each["version"]: each for each in (await listed(api, gallery="builtin", text="echo"))["items"]}
+    assert (entries["1"]["open_job"], entries["2"]["open_job"]) == ("", op_id)
+    await api.http.post(f"/api/v1/operations/{op_id}/cancel", json={"force": True})
 
 
 async def test_suitability_is_listed_for_each_node(api: Api, gallery: str) -> None:
     amd, plain = await api.approved_node(capability="amd"), await api.approved_node()
 
     async def told(backend: str) -> dict[str, tuple[str, str]]:
-        answer = await api.http.get("/api/backends/suitability", params={"backend": backend})
+        answer = await api.http.get("/api/v1/backends/suitability", params={"backend": backend})
         assert answer.status_code == 200, answer.text
-        fits = {each["node_id"]: (each["suitability"], each["build"]) for each in answer.json()}
+        fits = {each["node_id"]: (each["suitability"], each["build"]) for each in answer.json()["items"]}
         return {name: fits[node["id"]] for name, node in (("amd", amd), ("plain", plain))}
 
     engine = f"{gallery}-engine"
@@ -130,7 +151,10 @@ async def test_suitability_is_listed_for_each_node(api: Api, gallery: str) -> No
     rocm = f"rocm-{engine}"
     assert await told(rocm) == {"amd": ("compatible", rocm), "plain": ("override", rocm)}
     assert {fit for fit, _ in (await told(f"metal-{engine}")).values()} == {"impossible"}
-    assert (await api.http.get("/api/backends/suitability")).status_code == 404
+    missing = await api.http.get("/api/v1/backends/suitability")
+    assert (missing.status_code, missing.json()["facts"]) == (400, {"field": "backend"})
+    unknown = await api.http.get("/api/v1/backends/suitability", params={"backend": "nobody-has-it"})
+    assert unknown.status_code == 404
 
 
 async def test_a_page_never_replaces_the_last_good_copy(api: Api, site: Site, gallery: str) -> None:
@@ -141,7 +165,7 @@ async def test_a_page_never_replaces_the_last_good_copy(api: Api, site: Site, ga
     site.pages[f"/{gallery}"] = Page(wild.backend("fresh").encode(), etag='"fresh"')
     told = (await api.http.post(f"/api/v1/galleries/{gallery}/refresh")).json()
     assert (told["error"], told["entries"], told["unusable"]) == ("", 18, 0)
-    assert (await listed(api, gallery=gallery, term="fresh"))["availableBackends"] == 18
+    assert (await listed(api, gallery=gallery, text="fresh"))["total"] == 18
 
 
 @pytest.mark.parametrize(
@@ -159,7 +183,7 @@ async def test_what_cannot_be_a_gallery_is_not_added(api: Api, body: dict[str, A
     answer = await api.http.post("/api/v1/galleries", json=body)
     assert answer.status_code == status
     assert "secret" not in answer.text
-    assert not [each for each in (await api.http.get("/api/v1/galleries")).json() if each["name"] == "x"]
+    assert not [each for each in (await api.http.get("/api/v1/galleries")).json()["items"] if each["name"] == "x"]
 
 
 async def test_a_gallery_is_removed_with_all_it_listed(api: Api, site: Site, gallery: str) -> None:
@@ -192,8 +216,8 @@ async def test_an_upload_is_listed_installable_and_served_in_parts(api: Api) -> 
     node = await api.approved_node()
     part = await api.http.get(kept["uri"], headers={**bearer(node["api_token"]), "Range": "bytes=5-9"})
     assert (part.status_code, part.content) == (206, ARCHIVE[5:10])
-    assert kept in (await api.http.get("/api/v1/uploads")).json()
-    assert (await listed(api, tag="own", term=kept["name"]))["availableBackends"] == 1
+    assert kept in (await api.http.get("/api/v1/uploads")).json()["items"]
+    assert (await listed(api, tag="own", text=kept["name"]))["total"] == 1
 
 
 async def test_a_version_is_never_replaced_and_goes_when_removed(api: Api) -> None:
@@ -258,7 +282,7 @@ async def test_an_upload_over_the_limit_is_413_announced_or_not(api: Api) -> Non
     streamed = await api.http.put(upload_path(), content=endless())
     for answer in (announced, streamed):
         assert (answer.status_code, answer.json()["code"]) == (413, "upload_too_large"), answer.text
-        assert answer.json()["limit"] == str(LIMIT)
+        assert answer.json()["facts"]["limit"] == LIMIT
         assert "NODESMITH_UPLOAD_LIMIT" in answer.json()["remedy"]
     assert set(api.deps.artifacts.iterdir()) == before
 

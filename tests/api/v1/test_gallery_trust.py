@@ -20,7 +20,7 @@ def published(tmp_path: Path) -> Gallery:
 
 
 async def view(api: Api, name: str) -> dict[str, Any]:
-    return next(each for each in (await api.http.get("/api/v1/galleries")).json() if each["name"] == name)
+    return next(each for each in (await api.http.get("/api/v1/galleries")).json()["items"] if each["name"] == name)
 
 
 async def lower(api: Api, role: str) -> dict[str, str]:
@@ -46,7 +46,7 @@ async def test_admins_set_the_trust_of_a_gallery(api: Api, published: Gallery) -
         1,
     )
     assert told["index_expires_at"]
-    entries = (await api.http.get("/api/v1/audit", params={"target": name})).json()["entries"]
+    entries = (await api.http.get("/api/v1/audit", params={"target": name})).json()["items"]
     change = entries[0]
     assert change["action"] == "galleries.trust.set", entries
     assert (change["before"]["policy"], change["after"]["key_ids"]) == ("digest", [key.id])
@@ -54,7 +54,9 @@ async def test_admins_set_the_trust_of_a_gallery(api: Api, published: Gallery) -
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request")
     assert (await api.http.put(f"/api/v1/galleries/none-{name}/trust", json={})).status_code == 404
     node = await api.approved_node()
-    install = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json={"backend": "first"})
+    install = await api.http.post(
+        "/api/v1/operations", json={"kind": "install", "node": node["id"], "backend": "first"}
+    )
     assert (install.status_code, install.json()["code"]) == (409, "not_signed")
     published.publish("second")
     published.index.write_text(entry("evil!!"))
@@ -77,7 +79,7 @@ async def test_queries_of_addresses_are_for_admins_only(api: Api, site: Site) ->
     body = {"name": name, "url": f"{site.url}/{name}?{SECRET}", "mirrors": [f"{site.url}/gone?{SECRET}"]}
     assert (await api.http.post("/api/v1/galleries", json=body)).status_code == 201
     node = await api.approved_node()
-    accepted = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json={"backend": name})
+    accepted = await api.http.post("/api/v1/operations", json={"kind": "install", "node": node["id"], "backend": name})
     assert accepted.status_code == 202, accepted.text
     by_uri = {"kind": "install", "uri": uri, "sha256": "a" * 64, "name": f"by-{name}", "nodes": [node["id"]]}
     batch = await api.http.post("/api/v1/batches", json=by_uri)
@@ -87,15 +89,17 @@ async def test_queries_of_addresses_are_for_admins_only(api: Api, site: Site) ->
         "/api/v1/batches",
         f"/api/v1/batches/{batch.json()['batch_id']}",
         "/api/v1/galleries",
+        f"/api/v1/backends?text={name}",
         f"/api/backends?term={name}",
         f"/backends/available?{name}",
         "/api/operations",
-        f"/api/operations/{accepted.json()['jobID']}",
+        "/api/v1/operations",
+        f"/api/v1/operations/{accepted.json()['op_id']}",
     )
     for role in ("viewer", "operator"):
         headers = await lower(api, role)
         for path in seen:
             assert "s3cr3t" not in (await api.http.get(path, headers=headers)).text, (role, path)
     shown = [path for path in seen if "s3cr3t" in (await api.http.get(path)).text]
-    assert set(shown) >= {"/api/v1/audit", "/api/v1/galleries", f"/api/operations/{accepted.json()['jobID']}"}
+    assert set(shown) >= {"/api/v1/audit", "/api/v1/galleries", f"/api/v1/operations/{accepted.json()['op_id']}"}
     await api.http.delete(f"/api/v1/galleries/{name}")

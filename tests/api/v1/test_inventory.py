@@ -6,7 +6,7 @@ from tests.api.station import Api
 
 async def test_asking_the_node_refreshes_the_copy(api: Api) -> None:
     node = await api.approved_node(name="inventory-1")
-    path = f"/api/nodes/{node['name']}/inventory"
+    path = f"/api/v1/nodes/{node['name']}/inventory"
     never = (await api.http.get(path)).json()
     assert (never["seen_at"], never["backends"]) == (None, [])
     async with on_the_bus(node):
@@ -22,7 +22,7 @@ async def test_localais_list_of_backends_refreshes_the_copy_too(api: Api) -> Non
     node = await api.approved_node()
     async with on_the_bus(node):
         listed = (await api.http.get(f"/api/nodes/{node['id']}/backends")).json()
-    kept = (await api.http.get(f"/api/nodes/{node['id']}/inventory")).json()
+    kept = (await api.http.get(f"/api/v1/nodes/{node['id']}/inventory")).json()
     assert kept["seen_at"]
     assert [each["digest"] for each in kept["backends"]] == [each["digest"] for each in listed] == ["ab"]
 
@@ -30,12 +30,12 @@ async def test_localais_list_of_backends_refreshes_the_copy_too(api: Api) -> Non
 async def test_fleet_shows_what_is_where(api: Api) -> None:
     node = await api.approved_node(labels={"suite": "spread"})
     async with on_the_bus(node):
-        await api.http.post(f"/api/nodes/{node['id']}/inventory/refresh")
-    (echo,) = (await api.http.get("/api/v1/inventory", params={"backend": "Echo", "selector": "suite=spread"})).json()
+        await api.http.post(f"/api/v1/nodes/{node['id']}/inventory/refresh")
+    spread = await api.http.get("/api/v1/inventory", params={"backend": "Echo", "selector": "suite=spread"})
+    (echo,) = spread.json()["items"]
     assert (echo["family"], echo["nodes"], echo["differing"]) == ("echo", 1, [])
     assert echo["builds"] == [{"version": "2", "digest": "ab", "nodes": 1}]
-    assert (await api.http.get("/api/v1/inventory", params={"backend": "nobody-has-it"})).json() == []
-    assert [each["id"] for each in (await api.http.get("/api/nodes?backend=echo&selector=suite=spread")).json()] == [
-        node["id"]
-    ]
+    assert (await api.http.get("/api/v1/inventory", params={"backend": "nobody-has-it"})).json()["items"] == []
+    listed = (await api.http.get("/api/v1/nodes?backend=echo&selector=suite=spread")).json()
+    assert [each["id"] for each in listed["items"]] == [node["id"]]
     assert (await api.http.get("/api/v1/inventory", params={"selector": "=="})).status_code == 400

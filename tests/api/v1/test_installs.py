@@ -16,7 +16,7 @@ from tests.store.transitions import transition
 
 
 async def install(api: Api, node: str, headers: dict[str, str] | None = None, **body: Any) -> Any:
-    return await api.http.post(f"/api/nodes/{node}/backends/install", json=body, headers=headers)
+    return await api.http.post("/api/v1/operations", json={"kind": "install", "node": node, **body}, headers=headers)
 
 
 async def test_accepted_install_is_durable_and_readable_at_once(api: Api) -> None:
@@ -24,9 +24,8 @@ async def test_accepted_install_is_durable_and_readable_at_once(api: Api) -> Non
     node = await api.approved_node()
     answer = await install(api, node["name"], backend="echo", reason="to try it")
     assert answer.status_code == 202
-    accepted = answer.json()
-    assert accepted["statusUrl"] == f"/api/backends/job/{accepted['jobID']}"
-    detail = (await api.http.get(accepted["operation"])).json()
+    assert answer.headers["Location"] == f"/api/v1/operations/{answer.json()['op_id']}"
+    detail = (await api.http.get(answer.headers["Location"])).json()
     assert (detail["state"], detail["node_id"], detail["backend"]) == ("queued", node["id"], "echo")
     assert (detail["requested_by"], detail["note"]) == ("admin", "to try it")
     assert [event["state"] for event in detail["timeline"]] == ["queued"]
@@ -60,7 +59,7 @@ async def test_bad_request_gets_a_clear_answer(api: Api, body: dict[str, Any], s
     answer = await install(api, node["id"], **body)
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert answer.json()["remedy"]
-    assert (await api.http.get(f"/api/operations?node={node['id']}")).json()["operations"] == []
+    assert (await api.http.get(f"/api/v1/operations?node={node['id']}")).json()["items"] == []
 
 
 async def test_nodes_that_may_not_get_work(api: Api) -> None:
@@ -79,20 +78,20 @@ async def test_twenty_identical_requests_to_two_replicas_are_one_operation(api: 
         *(install(each, node["id"], backend="echo") for each in (api, replica) for _ in range(10))
     )
     assert {answer.status_code for answer in answers} == {202}
-    assert len({answer.json()["jobID"] for answer in answers}) == 1
+    assert len({answer.json()["op_id"] for answer in answers}) == 1
     assert sorted(answer.json()["joined"] for answer in answers) == [False] + [True] * 19
-    assert len((await api.http.get(f"/api/operations?node={node['id']}")).json()["operations"]) == 1
+    assert len((await api.http.get(f"/api/v1/operations?node={node['id']}")).json()["items"]) == 1
 
 
 async def test_request_behind_a_run_that_is_closing_is_a_503_with_a_time(api: Api) -> None:
     """The operation has ended in its row; its run, which holds the lock, is still open."""
     node = await api.approved_node()
-    first = (await install(api, node["id"], backend="echo")).json()["jobID"]
+    first = (await install(api, node["id"], backend="echo")).json()["op_id"]
     request = await api.deps.operations.request(first)
     assert request is not None
     await api.deps.operations.record(transition(request, State.CANCELLED, ended_at=NOON))
     answer = await install(api, node["id"], backend="echo")
-    assert (answer.status_code, answer.json()["code"], answer.json()["op_id"]) == (503, "unavailable", first)
+    assert (answer.status_code, answer.json()["code"], answer.json()["facts"]["op_id"]) == (503, "unavailable", first)
     assert int(answer.headers["Retry-After"]) > 0
 
 
@@ -103,10 +102,10 @@ async def test_one_backend_on_two_nodes_through_two_replicas_is_two_operations(a
         *(install(each, node["id"], backend="echo") for each, node in zip((api, replica), nodes, strict=True))
     )
     assert [answer.json()["joined"] for answer in answers] == [False, False]
-    jobs = [answer.json()["jobID"] for answer in answers]
+    jobs = [answer.json()["op_id"] for answer in answers]
     for job, node in zip(jobs, nodes, strict=True):
-        [entry] = (await api.http.get(f"/api/operations?node={node['id']}")).json()["operations"]
-        assert (entry["jobID"], entry["nodeID"], entry["name"]) == (job, node["id"], "echo")
+        [entry] = (await api.http.get(f"/api/v1/operations?node={node['id']}")).json()["items"]
+        assert (entry["op_id"], entry["node_id"], entry["backend"]) == (job, node["id"], "echo")
 
 
 async def test_idempotency_key_is_honoured_on_every_replica(api: Api, replica: Api) -> None:
@@ -114,9 +113,9 @@ async def test_idempotency_key_is_honoured_on_every_replica(api: Api, replica: A
     key = {"Idempotency-Key": f"key-{node['id']}"}
     first = await install(api, node["id"], key, backend="echo")
     again = await install(replica, node["id"], key, backend="echo")
-    assert first.json()["jobID"] == again.json()["jobID"]
+    assert first.json()["op_id"] == again.json()["op_id"]
     other = await install(replica, node["id"], key, backend="echo", version="1")
-    assert (other.status_code, other.json()["op_id"]) == (409, first.json()["jobID"])
+    assert (other.status_code, other.json()["facts"]["op_id"]) == (409, first.json()["op_id"])
     too_long = await install(api, node["id"], {"Idempotency-Key": "x" * 256}, backend="echo")
     assert too_long.status_code == 400
 
@@ -124,7 +123,7 @@ async def test_idempotency_key_is_honoured_on_every_replica(api: Api, replica: A
 async def test_text_with_a_nul_is_accepted_and_shown_without_it(api: Api) -> None:
     node = await api.approved_node()
     accepted = await install(api, node["id"], backend="echo", reason="a\0b")
-    detail = (await api.http.get(accepted.json()["operation"])).json()
+    detail = (await api.http.get(accepted.headers["Location"])).json()
     assert detail["note"] == "a\ufffdb"
 
 
@@ -139,8 +138,8 @@ def registry() -> Iterator[Web]:
 
 async def test_a_reference_is_shown_with_the_digest_that_it_stood_for(api: Api, registry: Web) -> None:
     node, image = await api.approved_node(), publish(registry, [b"layer"])
-    accepted = (await install(api, node["id"], uri=image.reference, name="engine")).json()
-    shown = (await api.http.get(accepted["operation"])).json()
+    accepted = await install(api, node["id"], uri=image.reference, name="engine")
+    shown = (await api.http.get(accepted.headers["Location"])).json()
     assert (shown["backend"], shown["uri"]) == ("engine", f"{image.reference}@{image.digest}")
     assert f"sha256:{shown['sha256']}" == image.digest
 
@@ -159,6 +158,6 @@ async def test_a_registry_that_is_down_is_a_503_that_names_it(api: Api) -> None:
     node = await api.approved_node()
     answer = await install(api, node["id"], uri="127.0.0.1:9/team/engine:1")
     problem = answer.json()
-    assert (answer.status_code, problem["registry"]) == (503, "127.0.0.1:9")
+    assert (answer.status_code, problem["facts"]["registry"]) == (503, "127.0.0.1:9")
     assert "by its digest" in problem["remedy"]
     assert int(answer.headers["Retry-After"]) > 0

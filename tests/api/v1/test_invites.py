@@ -27,21 +27,21 @@ async def join(api: Api, token: str, **facts: Any) -> httpx2.Response:
 
 
 async def names(api: Api) -> set[str]:
-    return {node["name"] for node in (await api.http.get("/api/nodes")).json()}
+    return {node["name"] for node in (await api.http.get("/api/v1/nodes")).json()["items"]}
 
 
 async def test_an_invite_that_approves_lets_a_node_in_at_once_with_its_labels(api: Api) -> None:
     invite = await new_invite(api, approve=True, labels={"rack": "7"})
     joined = (await join(api, invite["token"])).json()
     assert joined["nats_jwt"]
-    node = (await api.http.get(f"/api/nodes/{joined['id']}")).json()
+    node = (await api.http.get(f"/api/v1/nodes/{joined['id']}")).json()
     assert node["approved_at"] is not None
     assert node["labels"]["rack"] == "7"
     renewed = await join(api, joined["api_token"], name=joined["name"])
     assert renewed.status_code == 201
-    assert (await api.http.get(f"/api/nodes/{joined['id']}")).json()["labels"]["rack"] == "7", "an admin's label"
+    assert (await api.http.get(f"/api/v1/nodes/{joined['id']}")).json()["labels"]["rack"] == "7", "an admin's label"
     (entry,) = (await api.http.get("/api/v1/audit", params={"target": joined["id"], "action": "nodes.join"})).json()[
-        "entries"
+        "items"
     ]
     assert entry["actor"] == f"invite {invite['id']}"
 
@@ -60,7 +60,7 @@ async def test_the_command_for_the_other_machine_is_whole(api: Api) -> None:
     assert invite["trust"] == trust
     listed = await api.http.get("/api/v1/invites")
     assert invite["token"] not in listed.text
-    assert listed.json()[0]["uses"] == 1
+    assert listed.json()["items"][0]["uses"] == 1
 
 
 async def test_a_used_up_revoked_or_foreign_invite_is_refused_and_nothing_is_written(api: Api) -> None:
@@ -93,7 +93,7 @@ async def test_a_node_that_could_not_be_registered_costs_no_use(api: Api) -> Non
 
 async def test_an_invite_is_not_for_localai_workers(api: Api) -> None:
     refused = await join(api, (await new_invite(api))["token"], protocol=1, address="10.0.0.1:50051")
-    assert (refused.status_code, refused.json()["field"]) == (400, "token")
+    assert (refused.status_code, refused.json()["facts"]["field"]) == (400, "token")
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ async def test_an_invite_is_not_for_localai_workers(api: Api) -> None:
     ],
 )
 async def test_bad_input_names_the_field_and_makes_no_invite(api: Api, bad: dict[str, Any], field: str) -> None:
-    before = (await api.http.get("/api/v1/invites")).json()
+    before = (await api.http.get("/api/v1/invites")).json()["items"]
     answer = await api.http.post("/api/v1/invites", json=bad)
     assert answer.status_code == 400
-    assert answer.json()["field"] == field
-    assert (await api.http.get("/api/v1/invites")).json() == before
+    assert answer.json()["facts"]["field"] == field
+    assert (await api.http.get("/api/v1/invites")).json()["items"] == before
 
 
 async def test_there_is_no_certificate_without_tls(api: Api) -> None:
