@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from nodesmith.contracts.nats.messages import Message
+from nodesmith.contracts.nats.messages import DOCUMENTED, Message
 from nodesmith.contracts.nats.readings import (
     OR_NOT_KNOWN,
     Bytes,
@@ -23,6 +23,8 @@ from nodesmith.domain.wire_enum import WireEnum
 class BackendConfinement(Message):
     """How the backends of a node are confined, as its agent determined at start-up."""
 
+    model_config = DOCUMENTED
+
     mode: Caption = ""
     """on, off or require"""
     landlock_abi: Decision = 0
@@ -36,15 +38,26 @@ class BackendConfinement(Message):
 class Resources(Message):
     """A node's resources; 0 means none, None means unknown. Field names are LocalAI's."""
 
+    model_config = DOCUMENTED
+
     total_vram: Bytes = None
+    """bytes of graphics memory"""
     available_vram: Bytes = None
+    """free bytes of graphics memory, within the budget"""
     total_ram: Bytes = None
+    """bytes of memory"""
     available_ram: Bytes = None
+    """free bytes of memory"""
     total_disk: Bytes = None
+    """bytes of the disk with the backends"""
     available_disk: Bytes = None
+    """free bytes of that disk"""
     gpu_vendor: Word = None
+    """nvidia, amd, intel, ..."""
     gpu_compute_capability: Word = None
+    """of an NVIDIA card: its compute capability"""
     capability: Word = None
+    """its hardware, as galleries name it"""
     confinement: Annotated[BackendConfinement | None, OR_NOT_KNOWN] = None
     """sent at registration; not by LocalAI workers"""
 

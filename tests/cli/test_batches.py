@@ -18,7 +18,7 @@ ACCEPTED = {
     "jobID": "b",
     "statusUrl": "/api/backends/job/b",
     "message": "started",
-    "jobs": {"n1": "op1", "n2": "op2"},
+    "operations": {"n1": "op1", "n2": "op2"},
     "skipped": {"n3": "it is drained"},
 }
 PLAN = {
