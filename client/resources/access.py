@@ -24,6 +24,11 @@ class Tokens(Resource[Mode]):
         return Call("GET", "/tokens", Page[TokenView])
 
     @endpoint
+    def get(self, token: str) -> Call[TokenView]:
+        """One token, by id or name."""
+        return Call("GET", f"/tokens/{segment(token)}", TokenView)
+
+    @endpoint
     def create(self, request: TokenRequest, *, reason: str = "") -> Call[TokenCreated]:
         """Create a token; only this answer contains its secret."""
         return Call("POST", "/tokens", TokenCreated, request, {"reason": reason})
@@ -39,6 +44,11 @@ class Invites(Resource[Mode]):
     def list(self) -> Call[Page[InviteView]]:
         """All invites, newest first, without their secrets."""
         return Call("GET", "/invites", Page[InviteView])
+
+    @endpoint
+    def get(self, invite: str) -> Call[InviteView]:
+        """One invite."""
+        return Call("GET", f"/invites/{segment(invite)}", InviteView)
 
     @endpoint
     def create(self, request: InviteRequest, *, reason: str = "") -> Call[InviteCreated]:

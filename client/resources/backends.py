@@ -92,6 +92,11 @@ class Uploads(Resource[Mode]):
         return Call("GET", "/uploads", Page[UploadView])
 
     @endpoint
+    def get(self, name: str, version: str) -> Call[UploadView]:
+        """One archive of the built-in gallery."""
+        return Call("GET", f"/uploads/{segment(name)}/{segment(version)}", UploadView)
+
+    @endpoint
     def create(
         self,
         name: str,
