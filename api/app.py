@@ -43,8 +43,10 @@ from nodesmith.api.v1 import (
     tokens,
 )
 from nodesmith.api.web import artifacts, health, pages
+from nodesmith.contracts.http.nodes import LeaveBody
 from nodesmith.contracts.http.operations import OperationEvent, ProgressTick, StreamReset
 from nodesmith.contracts.http.shared import LocalaiProblem, Problem
+from nodesmith.contracts.nats.messages import Resources
 
 DESCRIPTION = """Durable install, upgrade and removal of inference backends on a fleet of nodes.
 `/api/v1` is our own API: lists are pages with `items` and `next_cursor`, errors are `application/problem+json`.
@@ -67,8 +69,8 @@ KEY = {
 """header of every POST"""
 
 _REFERENCE = "#/components/schemas/{model}"
-_ADDED_SHAPES = (Problem, LocalaiProblem, OperationEvent, ProgressTick, StreamReset)
-"""shapes of errors and of the event stream, which no route names as its answer"""
+_ADDED_SHAPES = (Problem, LocalaiProblem, OperationEvent, ProgressTick, StreamReset, Resources, LeaveBody)
+"""shapes of errors, of the event stream, and of bodies that are read leniently: no route names them as its types"""
 
 V1 = (
     nodes,
@@ -185,14 +187,14 @@ def _schema(app: FastAPI) -> dict[str, Any]:
     for path, operations_of_path in schema["paths"].items():
         for verb, operation in operations_of_path.items():
             operation["responses"].pop("422", None)
-            if problems.is_localai(path):
-                _declare_localai_problems(operation)
             if verb != "get" and not path.startswith("/api/node/"):
                 _add(operation, REASON)
             if verb == "post" and not path.startswith("/api/node/"):
                 _add(operation, KEY)
                 for status in (400, 409):  # refusals of the key itself
                     operation["responses"].setdefault(str(status), declared(status))
+            if problems.is_localai(path):
+                _declare_localai_problems(operation)
     shapes = schema["components"]["schemas"]
     shapes.pop("HTTPValidationError", None)
     shapes.pop("ValidationError", None)

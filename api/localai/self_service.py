@@ -15,13 +15,13 @@ router = APIRouter(prefix="/api/node", tags=["nodes: self-service"], dependencie
 _ANY_BODY = {
     "requestBody": {
         "description": "The node's resources; an unreadable body is ignored.",
-        "content": {"application/json": {"schema": Resources.model_json_schema()}},
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Resources"}}},
     }
 }
 _LEAVING = {
     "requestBody": {
         "description": "Which process of the node leaves; optional.",
-        "content": {"application/json": {"schema": LeaveBody.model_json_schema()}},
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/LeaveBody"}}},
     }
 }
 

@@ -1,6 +1,7 @@
 """Every response is read in one snapshot: all GET routes, including future ones, with a few exceptions."""
 
 import asyncio
+import gzip
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,7 +89,20 @@ async def known(api: Api) -> dict[str, str]:
     await api.deps.operations.record(transition(request, State.RUNNING))
     targets = (Target(node_id=node["id"], node_name=node["name"]),)
     await api.deps.batches.open(BatchInput(batch_id=batch_id, wanted=request.wanted, targets=targets, created_at=NOON))
-    return {"node": node["id"], "op_id": request.op_id, "batch_id": batch_id, "job_id": batch_id, "name": "builtin"}
+    token = await api.http.post("/api/v1/tokens", json={"name": f"t-{secrets.token_hex(4)}", "role": "viewer"})
+    invite = await api.http.post("/api/v1/invites", json={})
+    uploaded = await api.http.put("/api/v1/uploads/builtin/1.0", content=gzip.compress(b"an archive"))
+    assert uploaded.status_code == 201, uploaded.text
+    return {
+        "node": node["id"],
+        "op_id": request.op_id,
+        "batch_id": batch_id,
+        "job_id": batch_id,
+        "name": "builtin",
+        "version": "1.0",
+        "token": token.json()["id"],
+        "invite": invite.json()["id"],
+    }
 
 
 def reads(api: Api) -> list[str]:
