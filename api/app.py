@@ -46,7 +46,7 @@ from nodesmith.api.web import artifacts, health, pages
 from nodesmith.contracts.http.nodes import LeaveBody
 from nodesmith.contracts.http.operations import OperationEvent, ProgressTick, StreamReset
 from nodesmith.contracts.http.shared import LocalaiProblem, Problem
-from nodesmith.contracts.nats.messages import Resources
+from nodesmith.contracts.nats.presence import Resources
 
 DESCRIPTION = """Durable install, upgrade and removal of inference backends on a fleet of nodes.
 `/api/v1` is our own API: lists are pages with `items` and `next_cursor`, errors are `application/problem+json`.

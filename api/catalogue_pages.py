@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from nodesmith.api.dependencies import Dependencies
 from nodesmith.contracts.http.galleries import CatalogueEntry, CataloguePage
-from nodesmith.contracts.http.operations import OperationFilter
+from nodesmith.contracts.http.operation_groups import OperationFilter
 from nodesmith.domain.identity import family_of
 from nodesmith.domain.operation import Operation, State
 from nodesmith.services.catalogue.search import Place, Search

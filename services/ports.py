@@ -5,9 +5,10 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from nodesmith.contracts.http.hold import HoldView
 from nodesmith.contracts.http.inventory import BackendSpread
 from nodesmith.contracts.http.nodes import RegisterRequest
-from nodesmith.contracts.http.operations import HoldView, OperationFilter
+from nodesmith.contracts.http.operation_groups import OperationFilter
 from nodesmith.contracts.nats.messages import (
     BackendList,
     CancelCommand,

@@ -11,7 +11,8 @@ from nodesmith.api.localai.views import history_entry, list_entry, list_order
 from nodesmith.api.problems import responses
 from nodesmith.api.views.operations import operation_view
 from nodesmith.contracts.http.localai import LocalaiHistory, LocalaiOperations
-from nodesmith.contracts.http.operations import CancelBody, Done, OperationFilter
+from nodesmith.contracts.http.operation_groups import OperationFilter
+from nodesmith.contracts.http.operations import CancelBody, Done
 from nodesmith.contracts.http.shared import ReasonBody
 from nodesmith.contracts.nats.messages import CancelMode
 from nodesmith.domain.errors import UnknownOperation

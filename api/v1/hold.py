@@ -6,7 +6,7 @@ from nodesmith.api import auditing
 from nodesmith.api.auth import Operator, viewer
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.problems import responses
-from nodesmith.contracts.http.operations import HoldBody, HoldView
+from nodesmith.contracts.http.hold import HoldBody, HoldView
 
 router = APIRouter(prefix="/api/v1/hold", tags=["hold"], dependencies=[Depends(viewer)])
 

@@ -7,7 +7,7 @@ from nodesmith.api.auth import Admin, Operator, viewer
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.problems import responses
 from nodesmith.api.v1.operations import checked
-from nodesmith.contracts.http.operations import BulkBody, BulkResult, HistoryCleared, PendingView
+from nodesmith.contracts.http.operation_groups import BulkBody, BulkResult, HistoryCleared, PendingView
 
 router = APIRouter(prefix="/api/v1/operations", tags=["operations"], dependencies=[Depends(viewer)])
 

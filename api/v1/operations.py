@@ -13,13 +13,13 @@ from nodesmith.api.locations import declared_location, locate
 from nodesmith.api.operation_start import start_operation
 from nodesmith.api.problems import responses
 from nodesmith.api.views.operations import operation_detail, operation_view
+from nodesmith.contracts.http.operation_groups import OperationFilter
 from nodesmith.contracts.http.operations import (
     CancelAccepted,
     CancelBody,
     OperationAccepted,
     OperationBody,
     OperationDetail,
-    OperationFilter,
     OperationPage,
     OperationScope,
     RetryBody,

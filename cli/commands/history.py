@@ -22,7 +22,8 @@ from nodesmith.cli.output.render import (
     table,
 )
 from nodesmith.cli.output.render import show as display
-from nodesmith.contracts.http.operations import OperationScope, OperationView, PendingWork
+from nodesmith.contracts.http.operation_groups import PendingWork
+from nodesmith.contracts.http.operations import OperationScope, OperationView
 
 _PAGE = 1000
 

@@ -8,7 +8,7 @@ from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.options import Reason
 from nodesmith.cli.output.render import hold_sentence, print_json
 from nodesmith.cli.output.terminal import print_line
-from nodesmith.contracts.http.operations import HoldView
+from nodesmith.contracts.http.hold import HoldView
 
 
 def register(app: typer.Typer) -> None:

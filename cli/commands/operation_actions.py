@@ -14,12 +14,8 @@ from nodesmith.cli.output.render import show as display
 from nodesmith.cli.output.terminal import print_line
 from nodesmith.cli.output.watch import watch
 from nodesmith.client import Client
-from nodesmith.contracts.http.operations import (
-    BulkBody,
-    BulkItem,
-    BulkResult,
-    CancelBody,
-)
+from nodesmith.contracts.http.operation_groups import BulkBody, BulkItem, BulkResult
+from nodesmith.contracts.http.operations import CancelBody
 from nodesmith.contracts.nats.messages import CancelMode
 from nodesmith.domain.operation import State
 

@@ -2,7 +2,7 @@
 
 from nodesmith.client.calls import Call, Mode, Resource, because, endpoint, paged, segment
 from nodesmith.contracts.http.batches import BatchAccepted, BatchDetail, BatchPlan, BatchRequest, BatchRetry, BatchView
-from nodesmith.contracts.http.operations import HoldView
+from nodesmith.contracts.http.hold import HoldView
 from nodesmith.contracts.http.shared import Page
 
 PATH = "/batches"

@@ -3,18 +3,15 @@
 from datetime import datetime
 
 from nodesmith.client.calls import Call, Mode, Resource, because, endpoint, paged, segment
+from nodesmith.contracts.http.operation_groups import BulkBody, BulkResult, HistoryCleared, PendingView
 from nodesmith.contracts.http.operations import (
-    BulkBody,
-    BulkResult,
     CancelAccepted,
     CancelBody,
-    HistoryCleared,
     OperationAccepted,
     OperationBody,
     OperationDetail,
     OperationPage,
     OperationScope,
-    PendingView,
 )
 from nodesmith.domain.operation import State
 

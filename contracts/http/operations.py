@@ -1,10 +1,10 @@
-"""HTTP shapes of operations: request, view, cancel, history, pending work and bulk orders."""
+"""HTTP shapes of operations: request, view, events and cancel."""
 
 from datetime import datetime
 from enum import StrEnum, auto
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from nodesmith.contracts.http.shared import Address, Page, Shape, example, one_of_ours
 from nodesmith.contracts.names import PlainName
@@ -273,26 +273,6 @@ class CancelBody(Shape):
     """do not wait for the node's confirmation"""
 
 
-class HoldBody(Shape):
-    model_config = example(reason="release freeze")
-
-    reason: str = Field(min_length=1, max_length=500)
-    """why; shown with every operation that it holds back"""
-
-
-class HoldView(Shape):
-    """Whether work is held, by whom and why."""
-
-    held: bool
-    """true: nothing that has not reached a node starts"""
-    reason: str = ""
-    """why"""
-    by: str = ""
-    """who set it"""
-    since: datetime | None = None
-    """since when"""
-
-
 class RetryBody(Shape):
     model_config = example(reason="the disk was replaced")
 
@@ -320,102 +300,6 @@ class ProgressTick(ProgressView):
     """id of the node"""
     backend: str = ""
     """name of the backend"""
-
-
-class OperationFilter(Shape):
-    """Which operations; omitted fields restrict nothing."""
-
-    node: str | None = Field(default=None, max_length=255, description="Id or name of the node.")
-    backend: str | None = Field(default=None, max_length=255, description="Name of the backend.")
-    state: State | None = None
-    """in this state"""
-    batch: str | None = Field(default=None, max_length=64, description="Id of the batch.")
-
-    @property
-    def is_empty(self) -> bool:
-        return all(value is None for value in (self.node, self.backend, self.state, self.batch))
-
-
-class BulkBody(OperationFilter):
-    """`POST /api/v1/operations/cancel` and `/dismiss`: at least one condition; `preview` changes nothing."""
-
-    model_config = example(node="gpu-1", state="waiting", preview=True)
-
-    preview: bool = False
-    """list what matches, and change nothing"""
-    reason: str = Field(default="", max_length=500)
-    """why, kept in the operations and in the audit trail"""
-    mode: Annotated[CancelMode, AfterValidator(one_of_ours)] = CancelMode.DISCARD
-    """of a cancel: discard what was downloaded, or keep it for a retry"""
-
-    @model_validator(mode="after")
-    def _is_meant(self) -> Self:
-        if self.is_empty:
-            raise ValueError("Name at least one of: node, backend, state, batch.")
-        return self
-
-
-class BulkItem(Shape):
-    """One operation that the filter matched."""
-
-    op_id: str
-    """id of the operation"""
-    node_name: str
-    """name of the node"""
-    backend: str
-    """name of the backend"""
-    kind: Kind
-    """install, upgrade, rollback or remove"""
-    state: State
-    """its state when it was matched"""
-    accepted: bool | None = None
-    """None in a preview"""
-    note: str = ""
-    """why it was refused, or a note"""
-
-
-class BulkResult(Shape):
-    preview: bool
-    """true: nothing was changed"""
-    matched: int
-    """operations that the filter matched"""
-    accepted: int = 0
-    """operations that were cancelled or dismissed"""
-    operations: list[BulkItem] = Field(default_factory=list)
-    """each of them"""
-
-
-class PendingWork(Shape):
-    """Open operations of one node, or of one backend."""
-
-    name: str
-    """name of the node, or of the backend"""
-    node_id: str = ""
-    """id of the node; empty for a backend"""
-    total: int = 0
-    """open operations"""
-    states: dict[str, int] = Field(default_factory=dict)
-    """state -> number of operations"""
-    reasons: dict[str, int] = Field(default_factory=dict)
-    """reason for waiting -> number of operations"""
-    oldest: datetime | None = None
-    """when the oldest of them was requested"""
-    next_try: datetime | None = None
-    """when the first of them stops waiting"""
-
-
-class PendingView(Shape):
-    total: int
-    """open operations"""
-    nodes: list[PendingWork]
-    """per node, most first"""
-    backends: list[PendingWork]
-    """per backend, most first"""
-
-
-class HistoryCleared(Shape):
-    cleared: int
-    """number of operations that the history no longer shows"""
 
 
 class StopBody(Shape):

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nodesmith.contracts.http.operations import BulkBody, BulkItem, BulkResult, CancelBody
+from nodesmith.contracts.http.operation_groups import BulkBody, BulkItem, BulkResult
+from nodesmith.contracts.http.operations import CancelBody
 from nodesmith.domain.errors import NodesmithError, ServiceUnavailable
 from nodesmith.domain.operation import Operation
 from nodesmith.services.operations.cancellation import Cancellation

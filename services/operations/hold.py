@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from nodesmith.contracts.http.operations import HoldView
+from nodesmith.contracts.http.hold import HoldView
 from nodesmith.services.ports import Holds, OperationRuns, Operations
 
 WAKE_CONCURRENCY = 20

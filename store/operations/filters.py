@@ -2,7 +2,7 @@
 
 from sqlalchemy import ColumnElement, or_
 
-from nodesmith.contracts.http.operations import OperationFilter
+from nodesmith.contracts.http.operation_groups import OperationFilter
 from nodesmith.domain.identity import family_of
 from nodesmith.store.tables.core import OperationRow
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, delete, exists, func, select, tuple_, update
 
-from nodesmith.contracts.http.operations import OperationFilter, PendingWork
+from nodesmith.contracts.http.operation_groups import OperationFilter, PendingWork
 from nodesmith.domain.operation import Operation
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.cursors import cursor_after, read_moment

@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from nodesmith.contracts.http.operations import HoldView
+from nodesmith.contracts.http.hold import HoldView
 from nodesmith.store.database import Database
 from nodesmith.store.tables.core import HoldRow
 

@@ -21,7 +21,8 @@ from sqlalchemy import (
     tuple_,
 )
 
-from nodesmith.contracts.http.operations import OperationFilter, OperationScope
+from nodesmith.contracts.http.operation_groups import OperationFilter
+from nodesmith.contracts.http.operations import OperationScope
 from nodesmith.contracts.nats.messages import Installed, Progress, Signed
 from nodesmith.contracts.nats.orders import Order
 from nodesmith.contracts.temporal.operations import OperationRequest, Projection, RecordResult, RowEnd

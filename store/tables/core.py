@@ -329,6 +329,9 @@ class BatchMemberRow(Base):
     detail: Mapped[str]
 
 
+_IN_FORCE = text("(released_at IS NULL)")
+
+
 class HoldRow(Base):
     """A hold, which stops all undispatched operations; at most one is in force."""
 
@@ -341,11 +344,4 @@ class HoldRow(Base):
     released_by: Mapped[str | None]
     released_at: Mapped[datetime | None]
 
-    __table_args__ = (
-        Index(
-            "uq_holds_in_force",
-            text("(released_at IS NULL)"),
-            unique=True,
-            postgresql_where=text("released_at IS NULL"),
-        ),
-    )
+    __table_args__ = (Index("uq_holds_in_force", _IN_FORCE, unique=True, postgresql_where=_IN_FORCE),)

@@ -10,7 +10,8 @@ import pytest
 from temporalio.client import Client
 
 from nodesmith.contracts.http.nodes import DrainPolicy
-from nodesmith.contracts.http.operations import InstallRequest, OperationFilter, OperationScope
+from nodesmith.contracts.http.operation_groups import OperationFilter
+from nodesmith.contracts.http.operations import InstallRequest, OperationScope
 from nodesmith.contracts.nats.messages import Installed, Outcome, Result
 from nodesmith.contracts.temporal.dispatch import Ended, NodeUnreachable
 from nodesmith.contracts.temporal.operations import OperationInput, Policy, Projection, operation_workflow_id

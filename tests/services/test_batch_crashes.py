@@ -17,7 +17,8 @@ from temporalio.worker import Worker
 
 from nodesmith.activities.batches import BatchActivities
 from nodesmith.activities.records import RecordActivities
-from nodesmith.contracts.http.operations import OperationFilter, OperationScope
+from nodesmith.contracts.http.operation_groups import OperationFilter
+from nodesmith.contracts.http.operations import OperationScope
 from nodesmith.contracts.nats.messages import Outcome, Result
 from nodesmith.contracts.temporal import operations as names
 from nodesmith.contracts.temporal.batches import (

@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 
 from nodesmith.contracts.http.nodes import DrainPolicy
-from nodesmith.contracts.http.operations import OperationFilter, OperationScope
+from nodesmith.contracts.http.operation_groups import OperationFilter
+from nodesmith.contracts.http.operations import OperationScope
 from nodesmith.contracts.nats.presence import Heartbeat, StopOrder, StopWhy
 from nodesmith.contracts.temporal.operations import CancelRequest, OperationRequest
 from nodesmith.domain.errors import NodeRemoved, ServiceUnavailable, UnknownNode

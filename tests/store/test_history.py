@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from nodesmith.contracts.http.operations import OperationFilter, OperationScope
+from nodesmith.contracts.http.operation_groups import OperationFilter
+from nodesmith.contracts.http.operations import OperationScope
 from nodesmith.contracts.temporal.batches import BatchInput, BatchState, CloseBatch, Target, member_op_id
 from nodesmith.domain.errors import InvalidRequest
 from nodesmith.domain.operation import OPEN, Reason, State
