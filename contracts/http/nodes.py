@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from nodesmith.contracts.http.shared import Message, Shape
-from nodesmith.contracts.nats.presence import Resources
+from nodesmith.contracts.nats.presence import BackendConfinement, Resources
 from nodesmith.contracts.nats.readings import MOST_BYTES
 from nodesmith.domain import budget
 from nodesmith.domain import labels as labelling
@@ -102,11 +102,25 @@ class Approved(RegisterResponse):
     message: str = "node approved"
 
 
-class NodeView(Resources):
-    """One node in the registry; `status` is computed on read."""
+class NodeView(Shape):
+    """One node in the registry; `status` is computed on read.
+
+    The fields of `Resources` have plain types: what a node reports was checked when it arrived, and lists are long.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
+    total_vram: int | None = None
+    available_vram: int | None = None
+    total_ram: int | None = None
+    available_ram: int | None = None
+    total_disk: int | None = None
+    available_disk: int | None = None
+    gpu_vendor: str | None = None
+    gpu_compute_capability: str | None = None
+    capability: str | None = None
+    confinement: BackendConfinement | None = None
+    """reported at registration; not by LocalAI workers"""
     id: str
     name: str
     node_type: NodeType
@@ -136,7 +150,7 @@ class NodeView(Resources):
     agent_version: str = ""
     trust_version: int = 0
     """version of the trust list in the last heartbeat; 0: not reported"""
-    labels: Labels = Field(default_factory=dict)
+    labels: dict[str, str] = Field(default_factory=dict)
     open_operations: int = 0
     model_count: int = 0
     in_flight_count: int = 0
