@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from nodesmith.contracts.http.shared import Message, Page, Shape
-from nodesmith.contracts.nats.presence import Resources
+from nodesmith.contracts.nats.presence import BackendConfinement, Resources
 from nodesmith.contracts.nats.readings import MOST_BYTES
 from nodesmith.domain import budget
 from nodesmith.domain import labels as labelling
@@ -102,9 +102,32 @@ class Approved(RegisterResponse):
     message: str = "node approved"
 
 
-class NodeView(Resources):
-    """One node in the registry; `status` is computed on read."""
+class NodeView(Shape):
+    """One node in the registry; `status` is computed on read.
 
+    The fields of `Resources` have plain types: what a node reports was checked when it arrived, and lists are long.
+    """
+
+    total_vram: int | None = None
+    """bytes of graphics memory"""
+    available_vram: int | None = None
+    """free bytes of graphics memory, within the budget"""
+    total_ram: int | None = None
+    """bytes of memory"""
+    available_ram: int | None = None
+    """free bytes of memory"""
+    total_disk: int | None = None
+    """bytes of the disk with the backends"""
+    available_disk: int | None = None
+    """free bytes of that disk"""
+    gpu_vendor: str | None = None
+    """nvidia, amd, intel, ..."""
+    gpu_compute_capability: str | None = None
+    """of an NVIDIA card: its compute capability"""
+    capability: str | None = None
+    """its hardware, as galleries name it"""
+    confinement: BackendConfinement | None = None
+    """how its backends are confined, reported at registration; not by LocalAI workers"""
     id: str
     """id of the node; it stays when the node registers again"""
     name: str
@@ -153,7 +176,7 @@ class NodeView(Resources):
     """version of its agent"""
     trust_version: int = 0
     """version of the trust list in the last heartbeat; 0: not reported"""
-    labels: Labels = Field(default_factory=dict)
+    labels: dict[str, str] = Field(default_factory=dict)
     """effective labels: the admin's, the node's own, and the automatic ones"""
     open_operations: int = 0
     """operations that have not ended"""
