@@ -34,6 +34,7 @@ async def install_everywhere(
 async def install_external(
     body: ExternalRequest, request: Request, deps: Deps, actor: Operator, key: IdempotencyKey = None
 ) -> FleetJob:
+    """Install by uri on every suitable node."""
     batch_request = BatchRequest(
         kind=Kind.INSTALL, uri=body.uri, name=body.name, alias=body.alias, everywhere=True, max_parallel=UNLIMITED
     )
@@ -57,6 +58,7 @@ async def upgrade_everywhere(
 async def delete_everywhere(
     backend: BackendName, request: Request, deps: Deps, actor: Operator, key: IdempotencyKey = None
 ) -> FleetJob:
+    """Remove from every node that has the backend."""
     return fleet_job(
         await _start(request, deps, Kind.REMOVE, backend, actor=actor, key=key), "Backend deletion started"
     )
@@ -66,6 +68,7 @@ async def delete_everywhere(
 async def apply_backend(
     body: ApplyRequest, request: Request, deps: Deps, actor: Operator, key: IdempotencyKey = None
 ) -> JobReference:
+    """Install on every suitable node."""
     batch_request = BatchRequest(
         kind=Kind.INSTALL, backend=body.id, everywhere=True, force=body.force, max_parallel=UNLIMITED
     )
@@ -77,6 +80,7 @@ async def apply_backend(
 async def upgrade_backend(
     backend: BackendName, request: Request, deps: Deps, actor: Operator, key: IdempotencyKey = None
 ) -> JobReference:
+    """Upgrade on every node that has the backend."""
     started = await _start(request, deps, Kind.UPGRADE, backend, actor=actor, key=key)
     return job_reference(started, request.base_url)
 
@@ -85,6 +89,7 @@ async def upgrade_backend(
 async def delete_backend(
     backend: BackendName, request: Request, deps: Deps, actor: Operator, key: IdempotencyKey = None
 ) -> JobReference:
+    """Remove from every node that has the backend."""
     started = await _start(request, deps, Kind.REMOVE, backend, actor=actor, key=key)
     return job_reference(started, request.base_url)
 

@@ -32,6 +32,7 @@ async def list_known(deps: Deps) -> list[KnownBackend]:
 
 @router.get("/galleries", response_model_exclude_none=True, responses=responses())
 async def list_gallery_references(deps: Deps) -> list[GalleryReference]:
+    """The galleries with their addresses."""
     return await deps.gallery.localai.references()
 
 

@@ -50,6 +50,7 @@ async def override_max_replicas(node: NodeName, wanted: MaxReplicas, deps: Deps)
 
 @router.delete("/max-replicas-per-model", dependencies=[Depends(admin)], responses=_REFUSALS)
 async def hand_back_max_replicas(node: NodeName, deps: Deps) -> OverrideRemoved:
+    """The node's own value is effective again."""
     await deps.overrides.max_replicas((await known_node(deps, node)).id, None)
     return OverrideRemoved()
 
@@ -64,5 +65,6 @@ async def override_vram_budget(node: NodeName, wanted: VramBudget, deps: Deps) -
 
 @router.delete("/vram-budget", dependencies=[Depends(admin)], responses=_REFUSALS)
 async def hand_back_vram_budget(node: NodeName, deps: Deps) -> OverrideRemoved:
+    """The node's own value is effective again."""
     await deps.overrides.vram_budget((await known_node(deps, node)).id, None)
     return OverrideRemoved()

@@ -36,11 +36,13 @@ async def list_all_nodes(deps: Deps) -> Response:
 
 @router.get("/{node}", responses=responses(400, 404))
 async def get_one_node(node: NodeName, deps: Deps) -> NodeView:
+    """One node."""
     return node_view(await known_node(deps, node))
 
 
 @router.delete("/{node}", responses=responses(400, 404))
 async def remove_node(node: NodeName, deps: Deps, actor: Admin, reason: Why = "") -> Message:
+    """Remove a node: its operations end, and history stays."""
     return _message(await deps.lifecycle.remove(node, actor=actor, reason=reason))
 
 
@@ -64,6 +66,7 @@ async def drain_node(node: NodeName, deps: Deps, actor: Operator, body: ReasonBo
 
 @router.post("/{node}/resume", dependencies=[Depends(operator)], responses=responses(400, 404))
 async def resume_node(node: NodeName, deps: Deps) -> Message:
+    """End a drain."""
     return _message(await deps.lifecycle.resume(node))
 
 

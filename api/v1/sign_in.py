@@ -49,6 +49,7 @@ async def create_sign_in_link(request: Request, deps: Deps, caller: CallerOf) ->
 async def open_sign_in_link(
     code: Annotated[str, Path(description="The code of the link.")], request: Request, deps: Deps
 ) -> RedirectResponse:
+    """Sign in a browser with a link."""
     session = await deps.sign_in.redeem(code)
     if session is None:
         raise NotSignedIn("This sign-in link was used already, or it has expired.")
