@@ -112,7 +112,7 @@ async def test_meta_resolves_to_one_pinned_build_per_hardware(
 
 async def test_unknown_kind_is_refused_before_anything_starts(service: BatchService, join: Join) -> None:
     node = await join()
-    asked = BatchRequest.model_validate({"kind": "dance", "backend": "engine", "nodes": [node.name]})
+    asked = BatchRequest(backend="engine", nodes=[node.name]).model_copy(update={"kind": Kind.UNKNOWN})
     with pytest.raises(InvalidRequest, match="use one of install, upgrade, rollback, remove"):
         await service.start(asked, actor="ada")
 
