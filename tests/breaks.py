@@ -25,10 +25,11 @@ from tests.breaks_store import STORE
 from tests.breaks_stream import STREAM
 from tests.breaks_temporal import TEMPORAL
 from tests.breaks_told import TOLD
+from tests.breaks_v1 import V1
 
 BREAKS: tuple[Break, ...] = (
     *(*ADMISSION, *OPERATION, *ROWS, *DISPATCH, *OUTAGE, *KEYS, *ORDERS, *SIGNED),
-    *(*BATCH, *AGENT, *STORE, *TOLD, *STREAM, *LIMITS, *ARCHIVES, *API, *SOURCES, *NATS),
+    *(*BATCH, *AGENT, *STORE, *TOLD, *STREAM, *LIMITS, *ARCHIVES, *API, *V1, *SOURCES, *NATS),
     *TEMPORAL,
     *CONFINEMENT,
     *ARTIFACTS,
