@@ -36,9 +36,12 @@ async def viewer_reads_a_presigned_address(system: System) -> str:
     answer = await system.fleet.http.post("/api/nodes/agent-2/backends/install", json=body)
     answer.raise_for_status()
     op_id = answer.json()["jobID"]
+    if "signature=hush" not in (await system.fleet.http.get("/api/audit")).text:
+        raise AttackSucceeded("the attack was played wrongly: an admin does not see the query either")
     async with system.client(await system.token("viewer")) as http:
-        if "signature=hush" in (await http.get("/api/audit")).text:
-            raise AttackSucceeded("it is in the audit trail")
+        trail = (await http.get("/api/audit")).text
+    if "signature=hush" in trail or "files.invalid/x.tar.gz" not in trail:
+        raise AttackSucceeded(f"it is in the audit trail, or the row is not: {trail[:200]}")
     await system.fleet.http.post(f"/api/operations/{op_id}/cancel")
     return "queries are shown to admins only"
 
