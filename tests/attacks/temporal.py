@@ -1,15 +1,18 @@
 """Attacks on the embedded Temporal server and its Web UI, by local programs, web pages and lower roles."""
 
+import asyncio
 import json
 import uuid
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import psutil
 from temporalio.client import Client
 
+from nodesmith.contracts.temporal import operations as names
 from nodesmith.runtime.temporal import connect
 from tests.attacks.frame import Attack, AttackSucceeded, Severity, System, expect_status
 
@@ -87,6 +90,55 @@ def _reachable(ip: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+ODD = "\0" + "x" * 200_000
+
+
+async def odd_signals(system: System) -> str:
+    """With a client certificate of the home, send signals of odd content to runs that wait; a person cancels each."""
+    client = await connect(system.machine.temporal_settings())
+    (await system.fleet.http.post("/api/hold", json={"reason": "attack"})).raise_for_status()
+    try:
+        ends = [await _end_after(system, client, number, signal) for number, signal in enumerate(_odd_signals())]
+    finally:
+        (await system.fleet.http.post("/api/release")).raise_for_status()
+    return f"{len(ends)} runs ended as {', '.join(sorted(set(ends)))}"
+
+
+def _odd_signals() -> list[tuple[str, Any]]:
+    texts = {"by": ODD, "detail": ODD}
+    return [
+        (names.SIGNAL_CANCEL, texts),
+        (names.SIGNAL_CANCEL, {**texts, "force": True}),
+        (names.SIGNAL_CANCEL, {"by": {"a": 1}, "mode": ODD}),
+        (names.SIGNAL_CANCEL, ["no object"]),
+        (names.SIGNAL_PHASE, {"phase": ODD}),
+        (names.SIGNAL_OUTCOME, {"outcome": ODD, "result": "succeeded"}),
+        (names.SIGNAL_ROW_ENDED, {"end": "succeeded"}),
+        (ODD[1:200], {"x": 1}),
+    ]
+
+
+async def _end_after(system: System, client: Client, number: int, signal: tuple[str, Any]) -> str:
+    """Return how the operation ended after the signal, and after a cancel by a person if it went on."""
+    (archive := system.scratch / "odd-signal.tar.gz").write_bytes(b"x")
+    op_id = await system.fleet.accepted("agent-2", uri=archive.as_uri(), sha256="0" * 64, name=f"odd-signal-{number}")
+    name, content = signal
+    node_id = system.identity("agent-2")["node_id"]
+    run = client.get_workflow_handle(names.operation_workflow_id(node_id, f"odd-signal-{number}"))
+    await run.signal(name, {"op_id": op_id, **content} if isinstance(content, dict) else content)
+    await system.fleet.http.post(f"/api/operations/{op_id}/cancel")
+    try:
+        async with asyncio.timeout(20):
+            ended = await system.fleet.ended(op_id)
+    except TimeoutError:
+        raise AttackSucceeded(
+            f"the run neither ends nor can be cancelled after {name[:20]} {str(content)[:60]}"
+        ) from None
+    if ended["state"] == "succeeded" or len(str(ended)) > 20_000:
+        raise AttackSucceeded(f"it ended as {ended['state']}, and its answer has {len(str(ended))} characters")
+    return str(ended["state"])
+
+
 async def local_user_speaks_grpc(system: System) -> str:
     try:
         client = await Client.connect(f"127.0.0.1:{system.ports['temporal']}")
@@ -123,6 +175,7 @@ ATTACKS = (
     Attack("a web page starts a workflow in Temporal over HTTP", Severity.HIGH, page_starts_a_run),
     Attack("a page starts a workflow in Temporal by DNS rebinding", Severity.HIGH, rebound_page_starts_a_run),
     Attack("a local program uses Temporal over gRPC", Severity.HIGH, local_user_speaks_grpc),
+    Attack("signals of odd content keep a run from ending", Severity.MEDIUM, odd_signals, 240),
     Attack("a stranger reads runs in the Temporal Web UI", Severity.HIGH, stranger_reads_the_web_ui),
     Attack("a viewer terminates a run in the Temporal Web UI", Severity.HIGH, viewer_terminates_a_run),
     Attack("a page reads the Temporal Web UI by DNS rebinding", Severity.MEDIUM, rebound_name_reads_the_web_ui),
