@@ -1,5 +1,7 @@
 """Activities that write operation rows and audit entries to PostgreSQL."""
 
+from typing import Any
+
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -12,6 +14,7 @@ from nodesmith.services.operations.verified_records import VerifiedRecords
 
 TEMPORAL = "Temporal"
 """the audit actor of a run that was started in Temporal and not through an API"""
+_LONGEST, _MOST = 2048, 20
 
 
 class RecordActivities:
@@ -33,8 +36,21 @@ class RecordActivities:
     @activity.defn(name=names.REPORT_NOT_ADMITTED)
     async def report_not_admitted(self, request: OperationRequest) -> None:
         """Audit a run that was started in Temporal without admission by an API, so that an admin sees its request."""
-        after = request.model_dump(mode="json", include={"op_id", "wanted", "requested_by", "batch_id"})
+        after = _shortened(request.model_dump(mode="json", include={"op_id", "wanted", "requested_by", "batch_id"}))
         change = AuditChange(
-            TEMPORAL, "operations.not_admitted", request.node_name, target_id=request.node_id, after=after
+            TEMPORAL,
+            "operations.not_admitted",
+            request.node_name[:_LONGEST],
+            target_id=request.node_id[:_LONGEST],
+            after=after,
         )
         await self._trail.complete(await self._trail.begin(change), change)
+
+
+def _shortened(value: Any) -> Any:
+    """Cut texts and lists: nobody checked this request, and it may have 2 MB."""
+    if isinstance(value, dict):
+        return {key: _shortened(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_shortened(each) for each in value[:_MOST]]
+    return value[:_LONGEST] if isinstance(value, str) else value

@@ -1,7 +1,7 @@
 """Limits on what an unauthenticated client may use: bytes, time and connections.
 
-Uvicorn with httptools has none. It parses endless headers again with each chunk, and it keeps a connection with half
-a header or an unfinished body open for ever.
+Uvicorn with httptools has none. It parses endless headers again with each chunk, it keeps a connection with half a
+header or an unfinished body open for ever, and it queues any number of pipelined requests.
 """
 
 import time
@@ -44,6 +44,8 @@ class ConnectionLimits:
     """bytes per second that a body must average"""
     stuck_s: float = 120.0
     """a client that reads nothing of its response for this long is disconnected"""
+    pipelined: int = 32
+    """requests that wait on one connection for the response to an earlier one"""
     total: int = 4000
     """open connections"""
     per_address: int = 1000
@@ -157,6 +159,9 @@ class LimitedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_since = None
         self._body_until = self._clock() + self._limits.body_s
+        if len(self.pipeline) >= self._limits.pipelined:
+            self._refusal = HTTPStatus.TOO_MANY_REQUESTS
+            raise ValueError("too many requests at once")  # stops the parser; uvicorn then responds
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

@@ -27,7 +27,7 @@ def simple_signers(payload: bytes, signature: str, digest: str, keys: Iterable[P
     image = _object(critical.get("image"))
     if critical.get("type") != _SIMPLE_SIGNING or image.get("docker-manifest-digest") != digest:
         return set()
-    return {key.id for key in keys if key.verifies(_decoded(signature), payload)}
+    return {key.id for key in _cosign_keys(keys) if key.verifies(_decoded(signature), payload)}
 
 
 def bundle_signers(bundle: bytes, sha256: str, keys: Sequence[PublicKey]) -> set[str]:
@@ -38,7 +38,7 @@ def bundle_signers(bundle: bytes, sha256: str, keys: Sequence[PublicKey]) -> set
     if envelope := _object(read.get("dsseEnvelope")):
         return _envelope_signers(envelope, sha256, keys)
     signature = _decoded(_object(read.get("messageSignature")).get("signature"))
-    return {key.id for key in keys if key.verifies_sha256(signature, sha256)}
+    return {key.id for key in _cosign_keys(keys) if key.verifies_sha256(signature, sha256)}
 
 
 def _envelope_signers(envelope: Mapping[str, Any], sha256: str, keys: Sequence[PublicKey]) -> set[str]:
@@ -47,7 +47,11 @@ def _envelope_signers(envelope: Mapping[str, Any], sha256: str, keys: Sequence[P
         return set()
     message = encoded_for_signing(kind, payload)
     signatures = [_decoded(_object(each).get("sig")) for each in _list(envelope.get("signatures"))]
-    return {key.id for key in keys for signature in signatures if key.verifies(signature, message)}
+    return {key.id for key in _cosign_keys(keys) for signature in signatures if key.verifies(signature, message)}
+
+
+def _cosign_keys(keys: Iterable[PublicKey]) -> list[PublicKey]:
+    return [key for key in keys if not key.is_minisign]
 
 
 def _is_about(statement: Mapping[str, Any], sha256: str) -> bool:

@@ -28,6 +28,8 @@ class PublicKey:
 
     id: str
     key: Ed25519PublicKey | ec.EllipticCurvePublicKey
+    is_minisign: bool = False
+    """a key verifies the signatures of its own tool only: the messages of two tools may look alike"""
 
     @property
     def content(self) -> bytes:
@@ -79,7 +81,7 @@ def _minisign(text: str) -> PublicKey:
         raw = b""
     if len(raw) != _MINISIGN_LENGTH or not raw.startswith(MINISIGN):
         raise BadKey("It is neither a minisign public key nor a public key in PEM.")
-    return PublicKey(minisign_id(raw[2:10]), Ed25519PublicKey.from_public_bytes(raw[10:]))
+    return PublicKey(minisign_id(raw[2:10]), Ed25519PublicKey.from_public_bytes(raw[10:]), is_minisign=True)
 
 
 def _pem(text: str) -> PublicKey:

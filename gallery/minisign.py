@@ -53,7 +53,9 @@ class Signature:
         return key.verifies(self.signature, self._message(path)) and self._is_comment_of(key)
 
     def _is_comment_of(self, key: PublicKey) -> bool:
-        return key.id == self.key_id and key.verifies(self.over_comment, self.signature + self.comment.encode())
+        if not key.is_minisign or key.id != self.key_id:
+            return False
+        return key.verifies(self.over_comment, self.signature + self.comment.encode())
 
     def _message(self, path: Path) -> bytes:
         if not self.is_prehashed:
@@ -95,7 +97,7 @@ class SecretKey:
         return minisign_id(self.number)
 
     def public(self) -> PublicKey:
-        return PublicKey(self.id, self.key.public_key())
+        return PublicKey(self.id, self.key.public_key(), is_minisign=True)
 
     def public_text(self) -> str:
         raw = MINISIGN + self.number + _public(self.key)

@@ -87,8 +87,9 @@ class Keyring:
 
     def seal_request(self, node_id: str, action: str, question: str) -> Signed:
         """Sign a stop, unload or delete request; it is valid for a minute and for one use."""
-        exp = self._now() + REQUEST_LIFETIME // timedelta(milliseconds=1)
-        request = Request(node=node_id, action=action, question=question, nonce=secrets.token_hex(16), exp=exp)
+        iat, nonce = self._now(), secrets.token_hex(16)
+        exp = iat + REQUEST_LIFETIME // timedelta(milliseconds=1)
+        request = Request(node=node_id, action=action, question=question, nonce=nonce, iat=iat, exp=exp)
         return self._load().signing.seal(REQUEST, request.encode().decode())
 
     def read(self, signed: Signed) -> Order:

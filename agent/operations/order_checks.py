@@ -1,5 +1,6 @@
 """Verifies orders before execution; a refused order never changes the node."""
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -17,6 +18,9 @@ log = structlog.stdlib.get_logger(__name__)
 
 CurrentDigest = Callable[[str], Awaitable[str]]
 """family -> digest of the installed version; empty when none is installed"""
+
+_CLOCK_STEP_MS = 20
+"""how far two clocks of one machine differ by rounding; no agent restarts as quickly"""
 
 
 class OrderRefused(Exception):
@@ -48,6 +52,7 @@ class OrderVerifier:
         self._current = current
         self._seen: dict[str, int] = {}
         """nonces of unexpired requests"""
+        self._started = time.monotonic()
 
     async def verify_command(self, signed: SignedCommand) -> Command:
         order = await self._verify_order(signed.order)
@@ -70,11 +75,18 @@ class OrderVerifier:
         if (request.node, request.action) != (self._node_id, action):
             raise OrderRefused("The request is for another node or another action.")
         now = self._trust.now()
+        self._refuse_before_start(request, now)
         self._seen = {nonce: exp for nonce, exp in self._seen.items() if exp >= now}
         if now > request.exp or request.nonce in self._seen:
             raise OrderRefused("The request has expired or was carried out before.")
         self._seen[request.nonce] = request.exp
         return request.question
+
+    def _refuse_before_start(self, request: Request, now: int) -> None:
+        """Refuse what an earlier process of this agent may have carried out: its nonces are gone."""
+        started = now - int((time.monotonic() - self._started) * 1000)
+        if request.iat < started - _CLOCK_STEP_MS:
+            raise OrderRefused("The request was made before this agent started. Repeat it.")
 
     async def _verify_order(self, signed: Signed) -> Order:
         """Verify the received bytes, then parse them."""

@@ -56,6 +56,7 @@ def pack_folder(
     _refuse_without_run(folder)
     target = (output or Path()) / f"{checked_name}-{version}.tar.gz"
     _refuse_inside(folder, target)
+    keys = _signing_keys(folder, sign or [])
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         pack([folder], target)
@@ -71,11 +72,19 @@ def pack_folder(
     }
     index = target.with_name(f"{checked_name}-{version}.yaml")
     index.write_text(_as_yaml(entry))
-    signed_by = _sign(target, read_secrets(sign or []))
+    signed_by = _sign(target, keys)
     if as_json:
         return print_json({"archive": str(target), "index": str(index), **entry, "signed_by": signed_by})
     signed = f"\n  signed  {', '.join(signed_by)}" if signed_by else ""
     return print_line(f"{target} ({size(target.stat().st_size)})\n{index}\n  sha256  {entry['sha256']}{signed}")
+
+
+def _signing_keys(folder: Path, paths: list[Path]) -> list[SecretKey]:
+    """Read the keys before anything is written; refuse one that the archive would publish."""
+    for path in paths:
+        if path.resolve().is_relative_to(folder.resolve()):
+            raise CommandFailed(f"{path} is a secret key and would be in the archive.", "Move it.", code="bad_key")
+    return read_secrets(paths)
 
 
 def _sign(archive: Path, keys: list[SecretKey]) -> list[str]:

@@ -64,6 +64,7 @@ class Request(Message):
     question: str
     """the message, as JSON"""
     nonce: str
+    iat: int = 0
     exp: int
 
 

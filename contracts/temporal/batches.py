@@ -13,7 +13,7 @@ from nodesmith.contracts.http.batches import (
     PlannedMember,
     RetrySelect,
 )
-from nodesmith.contracts.temporal.operations import Intent, Limits, OperationRequest, Payload, Policy
+from nodesmith.contracts.temporal.operations import Intent, Limits, OperationRequest, Payload, Policy, SignalText
 from nodesmith.domain.batch import ENDED_BATCHES, BatchState, MemberVerdict
 from nodesmith.domain.identity import derived_op_id
 from nodesmith.domain.node import Protocol
@@ -170,8 +170,8 @@ def member_request(batch: BatchInput, target: Target) -> OperationRequest:
 class BatchOrder(Payload):
     """Signals `pause`, `resume` and `cancel`."""
 
-    by: str = ""
-    reason: str = ""
+    by: SignalText = ""
+    reason: SignalText = ""
     """the user's reason, as typed"""
 
 

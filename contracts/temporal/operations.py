@@ -1,8 +1,9 @@
 """Temporal names and payloads: queues, ids, search attributes, and one frozen type per call. Fields are only added."""
 
 from datetime import datetime, timedelta
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from temporalio.common import SearchAttributeKey
 
 from nodesmith.contracts.durations import Duration
@@ -51,6 +52,11 @@ def operation_workflow_id(node_id: str, family: str) -> str:
 
 class Payload(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+LONGEST_SIGNAL_TEXT = 1000
+SignalText = Annotated[str, AfterValidator(lambda text: text[:LONGEST_SIGNAL_TEXT])]
+"""cut, not refused: whoever owns Temporal may send 2 MB, which would be in the row and in every list of operations"""
 
 
 class Policy(Payload):
@@ -134,9 +140,9 @@ class CancelRequest(Payload):
     """Signal `cancel`; a signal for another op_id is dropped."""
 
     op_id: str
-    by: str = ""
+    by: SignalText = ""
     why: Reason = Reason.REQUESTED
-    detail: str = ""
+    detail: SignalText = ""
     mode: CancelMode = CancelMode.DISCARD
     only_undispatched: bool = False
     """dropped if the node may have received the command: sent for a newer request that would replace it"""

@@ -11,9 +11,9 @@ from nodesmith.stack.servers import namespace
 SETTING = "NODESMITH_TEMPORAL_ISOLATION"
 ON, OFF = "on", "off"
 NOT_PERMITTED = (
-    "WARNING: this machine permits no network namespace, so every user and every program of it may use the embedded"
-    " Temporal server without a credential. Nodes obey signed orders only; docs/explanation/security.md says what is"
-    " left open."
+    "WARNING: this machine permits no network namespace, so every user and every program of it, and a web page by DNS"
+    " rebinding, may use the embedded Temporal server without a credential. Nodes obey signed orders only;"
+    " docs/explanation/security.md says what is left open."
 )
 SWITCHED_OFF = f"WARNING: {SETTING}=off: every program of this machine may use the embedded Temporal server"
 

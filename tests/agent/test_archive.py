@@ -12,6 +12,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,6 +23,11 @@ from nodesmith.agent.operations.failures import OperationFailed, Stopped
 from nodesmith.domain.operation import Reason
 from tests.agent import archives
 from tests.agent.archives import Add, attributed, built, folder, hardlink, many, regular, symlink
+
+if TYPE_CHECKING or sys.version_info < (3, 14):
+    from backports import zstd
+else:
+    from compression import zstd
 
 ROOMY = ArchiveLimits(members=1000, unpacked=100_000_000)
 
@@ -384,6 +390,44 @@ def test_link_copies_skip_files_removed_by_later_layers(tmp_path):
     lower = built(regular("a", b"A"), symlink("gone/l", "../a"), hardlink("h", "a"), symlink("l", "a"))
     folder = unpack(tmp_path, lower, built(regular(".wh.gone"), regular("l", b"a file now")), disk=NoLinks())
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"a": b"A", "h": b"A", "l": b"a file now"}
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_a_megabyte_of_empty_compressed_parts_is_refused(tmp_path, packing):
+    compress = gzip.compress if packing == "gzip" else zstd.compress
+    content, nothing = compress(gzip.decompress(built(regular("a")))), compress(b"")
+    with pytest.raises(OperationFailed, match="empty compressed parts") as failure:
+        unpack(tmp_path, content + nothing * (1024 * 1024 // len(nothing)))
+    assert failure.value.reason is Reason.BAD_ARCHIVE
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_an_archive_may_be_compressed_file_by_file(tmp_path, packing):
+    """eStargz and pzstd do so, and some tools end a file with an empty part."""
+    compress = gzip.compress if packing == "gzip" else zstd.compress
+    plain = gzip.decompress(built(*(regular(f"{number}") for number in range(5000))))
+    parts = b"".join(compress(plain[start : start + 512]) for start in range(0, len(plain), 512))
+    folder = unpack(tmp_path, parts + compress(b""), limits=ArchiveLimits(members=10_000, unpacked=10**8))
+    assert len(list(folder.iterdir())) == 5000
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_modes_do_not_depend_on_the_umask(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        folder = unpack(
+            tmp_path, built(*(regular(f"{number}", mode=[0o755, 0o644][number % 2]) for number in range(4)))
+        )
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((folder / f"{number}").stat().st_mode) for number in range(4)] == [0o755, 0o644] * 2
+
+
+def test_no_thread_is_left_by_an_archive_that_is_refused_early(tmp_path):
+    before = threading.active_count()
+    with pytest.raises(OperationFailed):
+        unpack(tmp_path, built(regular("../a"), regular("big", os.urandom(8 * 1024 * 1024))))
+    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize(

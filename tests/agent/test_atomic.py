@@ -4,13 +4,16 @@ import asyncio
 import errno
 import itertools
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nodesmith.agent.disk.durable_files import Disk
+from nodesmith.agent.disk.durable_files import Disk, sync_tree
+from nodesmith.agent.disk.file_system_sync import can_sync_file_system
 from nodesmith.agent.disk.installed_backends import InstalledBackends
 from tests.agent.kill_each_step import put
 from tests.agent.plan_steps import roll_back
@@ -52,8 +55,9 @@ def assert_whole(change: str, death: dict[str, Any]) -> None:
 class Recorded(Disk):
     """Records every disk operation and its path."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, syncs_file_systems: bool = True) -> None:
         self.steps: list[tuple[str, str]] = []
+        self.syncs_file_systems = syncs_file_systems
 
     def write(self, path: Path, content: bytes, mode: int) -> None:
         super().write(path, content, mode)
@@ -62,6 +66,10 @@ class Recorded(Disk):
     def sync(self, path: Path) -> None:
         super().sync(path)
         self.steps.append(("sync", path.name))
+
+    def sync_file_system(self, folder: Path) -> bool:
+        self.steps.append(("sync all", folder.name))
+        return super().sync_file_system(folder) and self.syncs_file_systems
 
     def rename(self, old: Path, new: Path) -> None:
         super().rename(old, new)
@@ -85,6 +93,47 @@ def test_all_files_are_synced_before_the_pointer_moves(tmp_path: Path):
     assert between == [("sync", "echo")]
     assert disk.steps[previous + 1 : current] == [("sync", "echo")]
     assert after == [("sync", "echo"), ("sync", "backends")]
+
+
+def _tree_of_many(tmp_path: Path) -> Path:
+    (root := tmp_path / "tree").mkdir()
+    for number in range(101):
+        (root / f"{number}").write_text("x")
+    return root
+
+
+def test_a_large_tree_is_synced_with_its_file_system(tmp_path: Path):
+    root, disk = _tree_of_many(tmp_path), Recorded()
+    sync_tree(root, threading.Event(), disk)
+    expected = [("sync all", "tree")] if can_sync_file_system(root) else [("sync all", "tree"), ("sync", "0")]
+    assert disk.steps[: len(expected)] == expected
+    assert ("sync", "tree") not in disk.steps or not can_sync_file_system(root)
+
+
+def test_each_file_is_synced_where_the_file_system_cannot_be(tmp_path: Path):
+    disk = Recorded(syncs_file_systems=False)
+    sync_tree(_tree_of_many(tmp_path), threading.Event(), disk)
+    assert {name for step, name in disk.steps if step == "sync"} == {"tree", *(str(number) for number in range(101))}
+
+
+@pytest.mark.parametrize(
+    ("kind", "release", "is_suitable"),
+    [
+        ("ext4", "6.1.0-27-amd64", True),
+        ("xfs", "5.8", True),
+        ("ext4", "5.7.19", False),
+        ("fuse.sshfs", "6.1.0", False),
+        ("overlay", "6.1.0", False),
+        ("nfs4", "6.1.0", False),
+    ],
+)
+def test_only_file_systems_with_a_durable_sync_are_synced_as_a_whole(
+    tmp_path: Path, kind: str, release: str, is_suitable: bool
+):
+    device, mounts = tmp_path.stat().st_dev, tmp_path / "mountinfo"
+    mounts.write_text(f"36 35 {os.major(device)}:{os.minor(device)} / / rw master:1 - {kind} /dev/a rw\n")
+    assert can_sync_file_system(tmp_path, mounts=mounts, release=release) is is_suitable
+    assert not can_sync_file_system(tmp_path, mounts=tmp_path / "missing", release=release)
 
 
 class NoLinks(Disk):

@@ -1,5 +1,6 @@
 """Verification of orders with real signatures; only the control plane is simulated."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -237,3 +238,14 @@ async def test_request_is_signed_for_one_node_and_one_action_and_counts_once(sce
     ):
         with pytest.raises(OrderRefused):
             await scene.verifier.verify_request(refused_request, action)
+
+
+async def test_request_is_not_carried_out_again_after_the_agent_has_restarted(scene: Scene) -> None:
+    signed = scene.book.keyring.seal_request(NODE, "model.delete", "{}")
+    assert await scene.verifier.verify_request(signed, "model.delete") == "{}"
+    await asyncio.sleep(0.05)  # a restart takes longer
+    restarted = OrderVerifier(NODE, scene.trust, scene.memory, scene.memory.current)
+    with pytest.raises(OrderRefused, match="before this agent started"):
+        await restarted.verify_request(signed, "model.delete")
+    again = scene.book.keyring.seal_request(NODE, "model.delete", "{}")
+    assert await restarted.verify_request(again, "model.delete") == "{}"

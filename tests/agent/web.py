@@ -111,6 +111,8 @@ class Web:
         self.token = "token-of-the-registry"
         self.token_credential = ""
         """Authorization that `/token` requires; empty: none"""
+        self.token_padding = 0
+        """bytes that `/token` sends beside the token"""
 
     def serve(self, path: str, content: bytes, **how: Any) -> Served:
         self.files[path] = Served(content, **how)
@@ -234,7 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _token(self) -> None:
         if self.web.token_credential and self.headers.get("Authorization") != self.web.token_credential:
             return self._json(401, {"detail": "wrong password"})
-        return self._json(200, {"token": self.web.token})
+        return self._json(200, {"token": self.web.token, "padding": "x" * self.web.token_padding})
 
     def _send_file(self, file: Served, seen: Seen) -> None:
         start = self._wanted_start(file)

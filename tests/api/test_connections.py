@@ -291,3 +291,25 @@ async def test_api_has_these_limits(api: Api) -> None:
     await client.send(HEAD + b"X-Large: " + b"a" * 60_000)
     assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
     client.writer.close()
+
+
+PIPELINED = b"GET / HTTP/1.1\r\n\r\n"
+
+
+async def test_a_few_requests_may_wait_on_one_connection(site: Site) -> None:
+    client = await site.connect()
+    await client.send(PIPELINED * 10)
+    for _ in range(10):
+        assert (await client.answer()).endswith(b"127.0.0.1 0")
+
+
+async def test_many_requests_that_wait_on_one_connection_are_refused(site: Site) -> None:
+    """Uvicorn queues them all, a hundred times as large as they came: 10 MB of them took more than a gigabyte."""
+    site.echo.may_read.clear()
+    client = await site.connect()
+    await client.send(PIPELINED * 1000)
+    assert (await client.rest()).startswith(b"HTTP/1.1 429 ")
+    site.echo.may_read.set()
+    other = await site.connect()
+    await other.send(PIPELINED)
+    assert (await other.answer()).endswith(b"127.0.0.1 0")

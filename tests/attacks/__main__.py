@@ -3,12 +3,17 @@
 import argparse
 import asyncio
 import json
+import logging
+import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import structlog
+
+from nodesmith.stack.servers import isolation
 from tests.attacks import api, artifacts, backends, nats, orders, registration, roles, sources, temporal
 from tests.attacks.frame import Attack, System, Verdict, judge
 from tests.e2e.fleet import Fleet
@@ -23,7 +28,8 @@ async def running_system() -> AsyncIterator[System]:
     with tempfile.TemporaryDirectory(prefix="nodesmith-attack-") as folder:
         scratch = Path(folder) / "scratch"
         scratch.mkdir()
-        machine = Machine(Path(folder) / "home")
+        folders = {f"NODESMITH_{whose}SOURCE_FOLDERS": str(scratch) for whose in ("", "AGENT_")}
+        machine = Machine(Path(folder) / "home", environment={**folders, **_chosen_isolation()})
         try:
             ready = await asyncio.to_thread(machine.up, agents=2)
             (scratch / "ready.json").write_text(json.dumps(ready))
@@ -32,6 +38,11 @@ async def running_system() -> AsyncIterator[System]:
             await fleet.http.aclose()
         finally:
             await asyncio.to_thread(machine.run, "down")
+
+
+def _chosen_isolation() -> dict[str, str]:
+    """`NODESMITH_TEMPORAL_ISOLATION=off make attack` shows what the namespace around Temporal refuses by itself."""
+    return {isolation.SETTING: os.environ[isolation.SETTING]} if isolation.SETTING in os.environ else {}
 
 
 async def run_attacks(chosen: Sequence[Attack]) -> list[Verdict]:
@@ -53,6 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.attacks", description=__doc__)
     parser.add_argument("words", nargs="*", help="only attacks whose title contains one of these")
     words = parser.parse_args(arguments).words
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # refusals are expected
     chosen = [attack for attack in ATTACKS if not words or any(word in attack.title for word in words)]
     verdicts = asyncio.run(run_attacks(chosen))
     succeeded = sum(not verdict.is_refused for verdict in verdicts)

@@ -7,11 +7,13 @@ from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
 import httpx2
+import psutil
 
 from tests.api.station import a_nats_key
 from tests.attacks.frame import Attack, AttackSucceeded, Severity, System, expect_status
 
 HEAD = b"GET / HTTP/1.1\r\nHost: here\r\n"
+_TINY = b"GET /x HTTP/1.1\r\n\r\n"
 STEERING = "\x1b]0;owned\x07\x1b[2J\u202e"
 
 
@@ -75,6 +77,27 @@ async def endless_header_slows_the_api(system: System) -> str:
     if sent >= 64 * 1024 * 1024:
         raise AttackSucceeded(f"{sent} bytes of one header were taken; /healthz took {waited_s:.1f} s")
     return f"HTTP 431, closed after at most {sent // 1024} KiB"
+
+
+async def pipelined_requests_fill_the_memory(system: System) -> str:
+    """Send 20 MB of tiny requests on one connection without a pause; each response lets the server read more."""
+    pids = [pid for name, pid in system.machine.pids().items() if name.startswith("api")]
+    before = sum(psutil.Process(pid).memory_info().rss for pid in pids)
+    reader, writer = await connect(system)
+    said = asyncio.create_task(until_closed(reader, 50))
+    sent = 0
+    with suppress(ConnectionError, TimeoutError):
+        async with asyncio.timeout(30):
+            while sent < 20 * 1024 * 1024:
+                writer.write(_TINY * 3000)
+                await writer.drain()
+                sent += len(_TINY) * 3000
+    grown = sum(psutil.Process(pid).memory_info().rss for pid in pids) - before
+    writer.transport.abort()
+    answers = await said
+    if not pids or grown > 100 * 1024 * 1024 or b" 429 " not in answers:
+        raise AttackSucceeded(f"{sent // 1024} KiB made the API grow by {grown // 1024**2} MiB")
+    return f"HTTP 429, closed; the API grew by {max(grown, 0) // 1024**2} MiB"
 
 
 async def half_sent_heads_stay_open(system: System) -> str:
@@ -150,6 +173,7 @@ async def node_controls_the_terminal(system: System) -> str:
 ATTACKS = (
     Attack("401s of a valid credential lock its address out", Severity.MEDIUM, valid_credential_locks_its_address_out),
     Attack("an endless header slows the API", Severity.MEDIUM, endless_header_slows_the_api),
+    Attack("pipelined requests fill the memory", Severity.HIGH, pipelined_requests_fill_the_memory, 90),
     Attack("half-sent headers stay open", Severity.MEDIUM, half_sent_heads_stay_open),
     Attack("an event stream outlives its token", Severity.MEDIUM, stream_outlives_its_token),
     Attack("a page of another port uses the session", Severity.MEDIUM, page_of_another_port_uses_the_session),

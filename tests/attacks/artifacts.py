@@ -74,6 +74,19 @@ async def foreign_realm(system: System) -> str:
         return expect_status(answer, 400, 403, 409)
 
 
+async def oversized_token(system: System) -> str:
+    """A token service answers with a token and 32 MB."""
+    with running() as registry:
+        image = publish(registry, [b"layer"], token=registry.token)
+        body = {"uri": image.reference, "name": "oversized"}
+        registry.token_padding = 32 * 1024 * 1024
+        answer = await system.fleet.http.post("/api/nodes/agent-2/backends/install", json=body)
+        refused = expect_status(answer, 400, 403, 409, 502, 503)
+        if not any(seen.path == "/token" for seen in registry.seen):
+            raise AttackSucceeded(f"the attack was played wrongly: nobody asked for a token ({refused})")
+        return refused
+
+
 async def presigned_query(system: System) -> str:
     """A viewer reads the secret in the URL of an archive."""
     index = _folder(system) / "index.yaml"
@@ -123,4 +136,5 @@ ATTACKS = (
     Attack("a registry sends its password to another host", Severity.MEDIUM, foreign_realm),
     Attack("a gallery of 200,001 aliases holds up the API", Severity.LOW, endless_aliases),
     Attack("a viewer reads the query of a presigned address", Severity.LOW, presigned_query),
+    Attack("a token service answers with 32 MB", Severity.MEDIUM, oversized_token),
 )

@@ -1,12 +1,13 @@
 """Attacks by a backend on the agent that started it, and on the control plane of the same machine."""
 
 import asyncio
+import inspect
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from tests.agent import hostile_backend
+from tests.agent import deep_backend, hostile_backend
 from tests.agent.archives import built, regular
 from tests.attacks.frame import Attack, AttackSucceeded, Severity, System
 
@@ -85,8 +86,34 @@ async def environment_of_the_agent(system: System) -> str:
     return "launcher: a clean environment, descriptors 0 to 2"
 
 
+async def scratch_too_deep(system: System) -> str:
+    """A backend fills its scratch folder with folders in folders; then it is removed and its agent starts again."""
+    (archive := system.scratch / "deep-1.tar.gz").write_bytes(
+        built(regular("run.sh", RUN.encode()), regular("server.py", inspect.getsource(deep_backend).encode()))
+    )
+    done = await asyncio.to_thread(system.machine.run, "backend", "upload", str(archive))
+    if done.returncode:
+        raise RuntimeError(done.stderr or done.stdout)
+    ended = await system.fleet.ended(await system.fleet.accepted("agent-1", backend="deep", start=True))
+    scratch = system.folder / "agents" / "agent-1" / "scratch" / "deep"
+    if ended["state"] != "succeeded" or not any(scratch.glob("*/d/d/d")):
+        raise AttackSucceeded(f"the attack was played wrongly: {ended['state']}: {ended['message']}")
+    removal = await system.fleet.http.post("/api/nodes/agent-1/backends/remove", json={"backend": "deep"})
+    removed = await system.fleet.ended(removal.raise_for_status().json()["jobID"])
+    pid = system.machine.pids()["agent-1"]
+    system.fleet.kill("agent-1")
+    await system.fleet.restarted("agent-1", pid)
+    async with asyncio.timeout(60):
+        while scratch.exists():  # noqa: ASYNC110 - the agent deletes it
+            await asyncio.sleep(0.2)
+    if removed["state"] != "succeeded":
+        raise AttackSucceeded(f"the removal ended as {removed['state']}")
+    return "the agent deletes it without recursion, and starts"
+
+
 ATTACKS = (
     Attack("a backend reads the admin token, the node's identity or other files", Severity.CRITICAL, files_of_others),
     Attack("a backend reads or signals the process of its agent", Severity.CRITICAL, process_of_the_agent),
     Attack("a backend reads the agent's environment and descriptors", Severity.HIGH, environment_of_the_agent),
+    Attack("a backend makes its scratch folder too deep to delete", Severity.LOW, scratch_too_deep, 120),
 )

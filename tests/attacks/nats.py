@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from nats.aio.msg import Msg
 
-from nodesmith.bus.connection import Bus, node_bus
+from nodesmith.bus.connection import Bus, connect_control, node_bus
+from nodesmith.bus.credentials import CredentialIssuer
 from nodesmith.bus.reports import NodeReports
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.messages import Command, Outcome, Result
@@ -17,6 +18,8 @@ from nodesmith.domain.node import NatsCredential
 from tests.attacks.frame import Attack, AttackSucceeded, Severity, System
 
 LONG = 10.0
+GUESSES = 131_072
+_FORGED = b'{"forged": true}'
 
 
 @asynccontextmanager
@@ -82,6 +85,37 @@ async def answer_for_another_node(system: System) -> str:
         return await published(bus, reply, b"{}")
 
 
+async def flood_of_guessed_replies(system: System) -> str:
+    """Send as many replies as once hit another node's, while a control plane's client listens for them."""
+    victim, heard = system.identity("agent-2")["node_id"], list[str]()
+
+    async def hear(message: Msg) -> None:
+        if message.data == _FORGED:
+            heard.append(message.subject)
+
+    seed = (system.folder / "secrets" / "nats-account-seed").read_text().strip()
+    control = await connect_control(system.nats_url, CredentialIssuer(seed), name="listener")
+    own = subjects.reply(subjects.operation(system.identity("agent-1")["node_id"]), "0" * 32, "0" * 32)
+    try:
+        await control.subscribe("_R.>", hear)
+        await control.settle()
+        async with as_node(system, "agent-1") as bus:
+            for number in range(GUESSES):
+                guess = subjects.reply(subjects.operation(victim), f"{number % 2:032x}", f"{number // 2:032x}")
+                await bus._client.publish(guess, _FORGED)
+            await bus._client.publish(own, _FORGED)
+            await bus.settle()
+            refusals = len(bus.refusals)
+        async with asyncio.timeout(LONG):
+            while own not in heard:  # noqa: ASYNC110 - proves that the listener would have heard the others
+                await asyncio.sleep(0.05)
+    finally:
+        await control.close()
+    if heard != [own] or not refusals:
+        raise AttackSucceeded(f"{len(heard) - 1} forged replies arrived")
+    return f"NATS permission: none of {GUESSES} arrived, one for the node itself did"
+
+
 async def read_commands_of_another_node(system: System) -> str:
     victim = system.identity("agent-2")["node_id"]
     async with as_node(system, "agent-1") as bus:
@@ -119,6 +153,7 @@ ATTACKS = (
     Attack("a node ends another node's operation, by a reply grant", Severity.CRITICAL, end_operation_of_another_node),
     Attack("a node retires another node, by a reply grant", Severity.CRITICAL, retire_another_node),
     Attack("a node answers for another node", Severity.HIGH, answer_for_another_node),
+    Attack("a node floods another node's reply subjects", Severity.HIGH, flood_of_guessed_replies, 180),
     Attack("a node reads the commands of another node", Severity.HIGH, read_commands_of_another_node),
     Attack("a node reports an outcome as another node", Severity.CRITICAL, report_with_anothers_subject),
     Attack("a LocalAI worker registers though none is wanted", Severity.HIGH, register_localai_worker),

@@ -1,17 +1,20 @@
 """Attacks with full access to Temporal or to NATS, but without an order key."""
 
 import asyncio
+import shutil
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
+import httpx2
 from nats.aio.msg import Msg
 
+from nodesmith.agent.link.trust import PinFile, PinnedTrust
 from nodesmith.bus.connection import connect_control
 from nodesmith.bus.credentials import CredentialIssuer
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.messages import Command
-from nodesmith.contracts.nats.orders import SignedCommand
+from nodesmith.contracts.nats.orders import SignedCommand, TrustChain
 from nodesmith.contracts.temporal.operations import (
     Intent,
     OperationInput,
@@ -24,6 +27,7 @@ from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Protocol
 from nodesmith.domain.operation import Reason
 from nodesmith.runtime.temporal import TemporalRuns, connect
+from nodesmith.runtime.trust_lists import NotTrusted, read_list
 from tests.attacks.frame import Attack, AttackSucceeded, Severity, System
 from tests.attacks.nats import as_node
 from tests.e2e.slow_source import package
@@ -116,8 +120,33 @@ async def nats_owner_repeats_an_earlier_order(system: System) -> str:
     return "the agent refuses an order that is older than the newest that began"
 
 
+async def older_trust_list(system: System) -> str:
+    """After a rotation, whoever owns the way to the API serves the list of before to a node."""
+    before = (await system.fleet.http.get("/api/trust")).raise_for_status().content
+    (await system.fleet.http.post("/api/keys/rotate", json={})).raise_for_status()
+    pin = system.folder / "agents" / VICTIM / "trust.json"
+    newest = read_list(TrustChain.model_validate_json((await system.fleet.http.get("/api/trust")).content).lists[-1])
+    async with asyncio.timeout(60):
+        while not (found := PinFile(pin.parent).load()) or read_list(found).version < newest.version:  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+    (stolen := system.scratch / "pins").mkdir(exist_ok=True)
+    shutil.copy(pin, stolen / pin.name)
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=before))
+    async with httpx2.AsyncClient(transport=transport, base_url="https://owned.invalid") as http:
+        trust = PinnedTrust(http, PinFile(stolen))
+        try:
+            await trust.refresh()
+            said = "the older list is not taken"
+        except NotTrusted as error:
+            said = str(error)[:100]
+    if trust.version != newest.version:
+        raise AttackSucceeded(f"the node went back from list {newest.version} to {trust.version}")
+    return f"the agent: {said}"
+
+
 ATTACKS = (
     Attack("Temporal starts an install that no API admitted", Severity.CRITICAL, temporal_starts_an_install, 120),
     Attack("the owner of NATS sends a command to a node", Severity.CRITICAL, nats_owner_sends_a_command),
+    Attack("a node is given an older trust list", Severity.HIGH, older_trust_list, 120),
     Attack("the owner of NATS repeats an order that failed", Severity.HIGH, nats_owner_repeats_an_earlier_order, 120),
 )

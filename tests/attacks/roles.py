@@ -48,9 +48,12 @@ async def viewer_reads_a_presigned_address(system: System) -> str:
     """Read the query of a URI that an admin requested; the audit trail contains the request."""
     body = {"uri": "https://files.invalid/x.tar.gz?signature=hush", "sha256": "0" * 64, "name": "presigned"}
     op_id = await system.fleet.accepted("agent-2", **body)
+    if "signature=hush" not in (await system.fleet.http.get("/api/v1/audit")).text:
+        raise AttackSucceeded("the attack was played wrongly: an admin does not see the query either")
     async with system.client(await system.token("viewer")) as http:
-        if "signature=hush" in (await http.get("/api/v1/audit")).text:
-            raise AttackSucceeded("it is in the audit trail")
+        trail = (await http.get("/api/v1/audit")).text
+    if "signature=hush" in trail or "files.invalid/x.tar.gz" not in trail:
+        raise AttackSucceeded(f"it is in the audit trail, or the row is not: {trail[:200]}")
     await system.fleet.cancel(op_id)
     return "queries are shown to admins only"
 

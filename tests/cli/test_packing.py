@@ -13,6 +13,7 @@ from nodesmith.agent.disk.archive_policy import ArchiveLimits
 from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.main import make_app
 from nodesmith.gallery.index import read_index
+from nodesmith.gallery.minisign import SecretKey
 
 
 def packed(*arguments: str) -> str:
@@ -95,3 +96,19 @@ def test_archive_is_not_written_into_the_packed_folder(folder: Path, monkeypatch
         packed(".")
     packed(".", "--output", "..")
     assert (folder.parent / "my-tool-1.tar.gz").is_file()
+
+
+def test_secret_key_in_the_packed_folder_is_not_published(folder: Path, tmp_path: Path) -> None:
+    (folder / "lib" / "release.key").write_text(SecretKey.make().secret_text())
+    (tmp_path / "link.key").symlink_to(folder / "lib" / "release.key")
+    for key in (folder / "lib" / "release.key", tmp_path / "link.key"):
+        with pytest.raises(CommandFailed, match="would be in the archive"):
+            packed(str(folder), "--output", str(tmp_path / "out"), "--sign", str(key))
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_packed_if_a_key_cannot_be_used(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "odd.key").write_text("odd")
+    with pytest.raises(CommandFailed, match="not a minisign secret key"):
+        packed(str(folder), "--output", str(tmp_path / "out"), "--sign", str(tmp_path / "odd.key"))
+    assert not (tmp_path / "out").exists()

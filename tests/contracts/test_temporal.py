@@ -5,8 +5,10 @@ from pydantic import ValidationError
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from nodesmith.contracts.nats.messages import Outcome, Result
+from nodesmith.contracts.temporal.batches import BatchOrder
 from nodesmith.contracts.temporal.operations import (
     CONTROL_QUEUE,
+    LONGEST_SIGNAL_TEXT,
     SEARCH_ATTRIBUTES,
     CancelRequest,
     Intent,
@@ -80,3 +82,11 @@ def test_search_attributes_are_ours_alone_and_within_temporals_limit() -> None:
 def test_an_order_cannot_be_changed_on_the_way() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         REQUEST.node_id = "other"  # type: ignore[misc]
+
+
+def test_texts_of_signals_are_cut() -> None:
+    """Otherwise the owner of Temporal puts megabytes into a row and into every list."""
+    long = "x" * 1_000_000
+    cancel, order = CancelRequest(op_id="1", by=long, detail=long), BatchOrder(by=long, reason=long)
+    assert {len(text) for text in (cancel.by, cancel.detail, order.by, order.reason)} == {LONGEST_SIGNAL_TEXT}
+    assert CancelRequest(op_id="1", by="ada", detail="why").by == "ada"

@@ -1,10 +1,15 @@
 """minisign's files; those in `vectors` were made with minisign 0.11 itself."""
 
+import base64
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from nodesmith.gallery.cosign import encoded_for_signing, simple_signers
 from nodesmith.gallery.keys import BadKey, PublicKey, read_key
 from nodesmith.gallery.minisign import BadSignature, SecretKey, Signature, read_secret, read_signatures
 
@@ -73,3 +78,35 @@ def test_a_damaged_secret_key_is_refused() -> None:
     line = text.split("\n")[1]
     with pytest.raises(BadKey):
         read_secret(text.replace(line, line[:100] + ("A" if line[100] != "A" else "B") + line[101:]))
+
+
+def test_a_signature_that_cosign_made_does_not_count_as_a_statement_of_minisign() -> None:
+    """The text after its first 64 bytes would be the comment; an attestation quotes what others wrote."""
+    private = Ed25519PrivateKey.generate()
+    key = read_key(private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode())
+    sbom = json.dumps({"predicateType": "https://spdx.dev/Document", "comment": f"built from sha256:{SHA256} today"})
+    message = encoded_for_signing("application/vnd.in-toto+json", sbom.encode())
+    first = b"ED" + bytes.fromhex(key.id)[::-1] + message[:64]
+    lines = (
+        "untrusted comment: x",
+        base64.b64encode(first).decode(),
+        f"trusted comment: {message[64:].decode()}",
+        base64.b64encode(private.sign(message)).decode(),
+    )
+    assert read_signatures("\n".join(lines))[0].states(key) == ""
+
+
+def test_a_signature_that_minisign_made_does_not_count_as_one_of_cosign() -> None:
+    """minisign's old form signs the file itself, whatever it contains."""
+    secret = SecretKey.make()
+    payload = json.dumps(
+        {
+            "critical": {
+                "type": "cosign container image signature",
+                "image": {"docker-manifest-digest": f"sha256:{SHA256}"},
+                "identity": {},
+            }
+        }
+    ).encode()
+    signature = base64.b64encode(secret.key.sign(payload)).decode()
+    assert simple_signers(payload, signature, f"sha256:{SHA256}", [read_key(secret.public_text())]) == set()

@@ -59,6 +59,16 @@ async def test_run_that_no_api_admitted_leaves_a_row_in_the_audit_trail(
     assert (entry.after["op_id"], entry.after["wanted"]["uri"]) == (request.op_id, request.wanted.uri)
 
 
+async def test_row_about_a_forged_run_is_short(database: Database, operations: OperationTable) -> None:
+    long = "x" * 100_000
+    request, trail = a_request(node_id="n-forged"), AuditTrail(database)
+    wanted = request.wanted.model_copy(update={"uri": long, "mirrors": (long,) * 100})
+    forged = request.model_copy(update={"wanted": wanted, "requested_by": long, "node_name": long})
+    await RecordActivities(VerifiedRecords(operations, AcceptingProofs()), trail).report_not_admitted(forged)
+    (entry,) = [each for each in await trail.entries(action="operations.not_admitted") if each.target_id == "n-forged"]
+    assert len(str(entry)) < 60_000
+
+
 @dataclass(frozen=True)
 class SignedScene:
     """A registered node with its key, an open operation of it, and the activity that records ends."""
