@@ -9,7 +9,8 @@ from tests.breaking.arming import Break, rules
 
 
 def _begin_too_early(original: Any, place: Any, places: Any, *, descending: bool) -> int:
-    return max(0, original(place, places, descending=descending) - 1)
+    found: int = original(place, places, descending=descending)
+    return max(0, found - 1)
 
 
 def _take_every_cursor(original: Any, cursor: str, order: str) -> Any:

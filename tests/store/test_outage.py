@@ -82,10 +82,12 @@ async def test_connections_that_the_server_ended_are_replaced(database: Database
     nodes = Nodes(database)
     await nodes.list()
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as connection:
-        await connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'nodesmith'"
+        # The timeout makes it wait until each backend has ended; without, its connection may look alive for a moment.
+        ended = await connection.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'nodesmith'"
             " AND datname = current_database()"
         )
+        assert {row[0] for row in await ended.fetchall()} == {True}
     await nodes.list()
 
 
