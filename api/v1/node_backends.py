@@ -46,6 +46,14 @@ async def get_node_inventory(node: NodeName, deps: Deps) -> NodeInventory:
     return await deps.inventory.view(await known_node(deps, node))
 
 
+@router.get("/backends", responses=responses(400, 404, 504))
+async def list_node_backends(node: NodeName, deps: Deps) -> NodeInventory:
+    """What is on the node's disk now, read from the node itself; the stored inventory follows."""
+    known = await known_node(deps, node)
+    await deps.inventory.refresh(known)
+    return await deps.inventory.view(known)
+
+
 @router.post("/inventory/refresh", dependencies=[Depends(operator)], responses=responses(400, 404, 504))
 async def refresh_node_inventory(node: NodeName, deps: Deps) -> NodeInventory:
     """Read the node's disk now."""

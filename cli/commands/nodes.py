@@ -11,6 +11,7 @@ from nodesmith.cli.options import NodeName, Reason
 from nodesmith.cli.output.render import Column, ago, colored, facts, local_time, make_console, print_json, size, table
 from nodesmith.cli.output.render import show as display
 from nodesmith.cli.output.terminal import print_line
+from nodesmith.client import Client, Refused
 from nodesmith.contracts.http.inventory import NodeInventory
 from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.nats.presence import BackendConfinement
@@ -98,14 +99,25 @@ def _print_pending(nodes: list[NodeView]) -> None:
 
 
 def show(node: NodeName, *, link: Link) -> None:
-    """Show one node: its properties, its status, and the backends that it last reported."""
+    """Show one node: its properties, its status, and its backends: as the node says now, else as it last said."""
     with link.api() as api:
         view = api.nodes.get(node)
-        report = api.nodes.inventory(view.id)
+        report = _report(api, view)
     if link.as_json:
         known = [each.model_dump(mode="json") for each in report.backends] if report.seen_at else None
         return print_json({**view.model_dump(mode="json"), "backends": known})
     return display(make_console(), facts([*describe(view), ("backends", escape(_backends(report)))]))
+
+
+def _report(api: Client, node: NodeView) -> NodeInventory:
+    """What a healthy node says now; of any other node, or one that does not answer, what it said last."""
+    if node.status is NodeStatus.HEALTHY:
+        try:
+            return api.nodes.backends(node.id)
+        except Refused as refused:
+            if not refused.is_retryable:
+                raise
+    return api.nodes.inventory(node.id)
 
 
 def _backends(report: NodeInventory) -> str:

@@ -122,6 +122,11 @@ class Nodes(Resource[Mode]):
         return Call("GET", f"{_node(node)}/inventory", NodeInventory)
 
     @endpoint
+    def backends(self, node: str) -> Call[NodeInventory]:
+        """What is on the node's disk now, read from the node itself."""
+        return Call("GET", f"{_node(node)}/backends", NodeInventory)
+
+    @endpoint
     def refresh_inventory(self, node: str) -> Call[NodeInventory]:
         """Read the node's disk now."""
         return Call("POST", f"{_node(node)}/inventory/refresh", NodeInventory)

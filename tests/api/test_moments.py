@@ -54,6 +54,7 @@ ELSEWHERE = {
     "/api/nodes/models": "asked of the nodes",
     "/api/nodes/{node}/models": "asked of the node",
     "/api/nodes/{node}/backends": "asked of the node",
+    "/api/v1/nodes/{node}/backends": "asked of the node",
     "/api/nodes/{node}/backend-logs": "asked of the node",
     "/api/nodes/{node}/backend-logs/{backend}": "asked of the node",
 }

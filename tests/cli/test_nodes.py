@@ -39,9 +39,22 @@ def test_empty_list_says_how_nodes_register(api: ScriptedApi) -> None:
     assert run(api, "ls", "--text", "x").stdout == "No node matches.\n"
 
 
-def test_node_is_shown_with_the_backends_of_its_last_report(api: ScriptedApi) -> None:
+def test_healthy_node_is_shown_with_the_backends_that_it_reports_now(api: ScriptedApi) -> None:
     report = {"node_id": "id-of-a", "node_name": "a", "seen_at": AT, "backends": [ECHO]}
     api.on(f"{NODES}/a", as_json(node("a")))
+    api.on(f"{NODES}/id-of-a/backends", as_json(report))
+    api.on(f"{NODES}/id-of-a/inventory", as_json({**report, "backends": []}))
+    assert "echo 2 (before: 1)" in run(api, "show", "a").stdout.splitlines()[-1]
+
+
+SILENT = {"title": "", "status": 504, "detail": "Node a does not answer.", "code": "no_answer"}
+
+
+@pytest.mark.parametrize("shown_node", [{"status": "offline"}, {"status": "healthy"}])
+def test_other_node_is_shown_with_the_backends_of_its_last_report(api: ScriptedApi, shown_node: dict[str, str]) -> None:
+    report = {"node_id": "id-of-a", "node_name": "a", "seen_at": AT, "backends": [ECHO]}
+    api.on(f"{NODES}/a", as_json({**node("a"), **shown_node}))
+    api.on(f"{NODES}/id-of-a/backends", as_json(SILENT, status=504))
     api.on(f"{NODES}/id-of-a/inventory", as_json(report))
     shown = run(api, "show", "a").stdout.splitlines()
     assert shown[-1].startswith("backends")
@@ -51,7 +64,7 @@ def test_node_is_shown_with_the_backends_of_its_last_report(api: ScriptedApi) ->
 
 
 def test_backends_of_a_node_that_never_reported_are_unknown(api: ScriptedApi) -> None:
-    api.on(f"{NODES}/a", as_json(node("a")))
+    api.on(f"{NODES}/a", as_json({**node("a"), "status": "offline"}))
     api.on(f"{NODES}/id-of-a/inventory", as_json({"node_id": "id-of-a", "node_name": "a"}))
     assert run(api, "show", "a").stdout.splitlines()[-1].endswith("unknown: the node has not reported yet")
     assert json.loads(run(api, "show", "a", "--json").stdout)["backends"] is None
