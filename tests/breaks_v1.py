@@ -8,7 +8,7 @@ from typing import Any
 from tests.breaking.arming import Break, rules
 
 
-def _begin_too_early(original: Any, place: Any, places: Any, *, descending: bool) -> int:
+def _begin_too_early(original: Any, place: Any, places: Any, *, descending: bool) -> Any:
     return max(0, original(place, places, descending=descending) - 1)
 
 

@@ -65,7 +65,7 @@ async def test_row_about_a_forged_run_is_short(database: Database, operations: O
     wanted = request.wanted.model_copy(update={"uri": long, "mirrors": (long,) * 100})
     forged = request.model_copy(update={"wanted": wanted, "requested_by": long, "node_name": long})
     await RecordActivities(VerifiedRecords(operations, AcceptingProofs()), trail).report_not_admitted(forged)
-    (entry,) = [each for each in await trail.entries(action="operations.not_admitted") if each.target_id == "n-forged"]
+    (entry,), _ = await trail.page(action="operations.not_admitted", target="n-forged")
     assert len(str(entry)) < 60_000
 
 
