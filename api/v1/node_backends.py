@@ -47,7 +47,7 @@ async def get_node_inventory(node: NodeName, deps: Deps) -> NodeInventory:
 
 
 @router.get("/backends", responses=responses(400, 404, 504))
-async def list_node_backends(node: NodeName, deps: Deps) -> NodeInventory:
+async def get_node_backends(node: NodeName, deps: Deps) -> NodeInventory:
     """What is on the node's disk now, read from the node itself; the stored inventory follows."""
     known = await known_node(deps, node)
     await deps.inventory.refresh(known)

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from contextlib import suppress
 
 import psycopg
 import pytest
@@ -13,6 +14,7 @@ from nodesmith.domain.errors import InvalidRequest, ServiceUnavailable
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.nodes import Nodes
 from tests.databases import opened
+from tests.deadlines import HANGS_S
 from tests.servers import PostgresForTests, free_port
 
 
@@ -62,8 +64,16 @@ async def test_frozen_server_blocks_no_call_beyond_the_timeout(database_url: str
         assert time.monotonic() - started < 2, "the driver waits five seconds for its cancel to be taken"
     finally:
         os.kill(pid, signal.SIGCONT)
-    await database.ping()
+    await _answers_again(database)
     await database.close()
+
+
+async def _answers_again(database: Database) -> None:
+    """Its limit is so short that a busy machine may need several calls."""
+    async with asyncio.timeout(HANGS_S):
+        while True:
+            with suppress(ServiceUnavailable):
+                return await database.ping()
 
 
 async def test_a_busy_server_is_waited_for_as_long_as_it_answers_others(database_url: str) -> None:

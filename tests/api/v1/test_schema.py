@@ -26,6 +26,7 @@ MAPS = {"/api/v1/nodes/{node}/labels", "/api/v1/nodes/{node}/labels/{key}"}
 NO_PAGE = {
     "/api/v1/nodes/{node}/backends/{backend}/logs": "output, which has a cursor of its own and no end",
     "/api/v1/nodes/{node}/inventory": "one reading of one node's disk",
+    "/api/v1/nodes/{node}/backends": "one reading of one node's disk",
     "/api/v1/operations/pending": "a summary",
     "/api/v1/operations/{op_id}": "one operation with its timeline",
     "/api/v1/batches/{batch_id}": "one batch with its members",
