@@ -1,6 +1,7 @@
 """The audit trail: every change has a row with actor, action, target, before, after, time and reason."""
 
 import asyncio
+import json
 import re
 import secrets
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from nodesmith.api.app import _ROUTERS
-from nodesmith.api.auditing import action_of
+from nodesmith.api.auditing import _copy_body, action_of
 from nodesmith.api.batch_start import MOST_NAMED
 from nodesmith.domain.audit_change import AuditChange
 from nodesmith.domain.errors import ServiceUnavailable
@@ -332,3 +333,42 @@ async def test_a_bad_filter_is_named(api: Api, bad: dict[str, Any]) -> None:
     answer = await api.http.get("/api/audit", params=bad)
     assert answer.status_code == 400
     assert answer.json()["field"] == next(iter(bad))
+
+
+@pytest.mark.parametrize("is_chunked", [True, False])
+@pytest.mark.parametrize("content_type", ["application/json", "application/vnd.x+json", "", "text/plain"])
+@pytest.mark.parametrize("junk", [0, 200_000])
+async def test_no_form_of_a_request_hides_what_was_asked(
+    api: Api, is_chunked: bool, content_type: str, junk: int
+) -> None:
+    """The API reads the body in each of these forms, so the audit trail must as well."""
+    node, reason = await api.approved_node(), f"why-{secrets.token_hex(4)}"
+    body = json.dumps({"junk": "x" * junk, "backend": "echo", "reason": reason}).encode()
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield body
+
+    headers = {"Content-Type": content_type} if content_type else {}
+    request = api.http.build_request("POST", f"/api/nodes/{node['id']}/backends/install", headers=headers)
+    sent = api.http.build_request("POST", str(request.url), headers=headers, content=parts() if is_chunked else body)
+    if not content_type:
+        sent.headers.pop("Content-Type", None)
+    answer = await api.http.send(sent)
+    rows = [entry for entry in await entries(api, target=node["name"]) if entry["action"].endswith("install")]
+    if answer.status_code == 202:
+        assert [(row["reason"], row["after"]["backend"]) for row in rows] == [(reason, "echo")]
+    else:
+        assert (answer.status_code // 100, rows) == (4, [])
+
+
+async def test_no_more_of_a_body_is_copied_than_any_route_reads_as_json() -> None:
+    """An upload of any size may call itself JSON."""
+    part, body = b"x" * 300_000, bytearray()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": part, "more_body": True}
+
+    copying = _copy_body({"type": "http", "headers": [(b"content-type", b"application/json")]}, receive, body)
+    for _ in range(50):
+        assert (await copying())["body"] == part
+    assert len(body) < 2 * 1024 * 1024
