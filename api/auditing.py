@@ -27,7 +27,9 @@ from nodesmith.store.access.audit import AuditTrail
 log = structlog.stdlib.get_logger(__name__)
 
 LONGEST_REASON = 500
-_BIGGEST_BODY = 64 * 1024
+_LARGEST_COPY = 1024 * 1024
+_LONGEST_TEXT, _MOST_VALUES, _DEEPEST = 4096, 1000, 20
+"""of a request, as it is kept; the body itself has the limit of all bodies"""
 _SECRET = re.compile(r"token|secret|password|credential|key|^ca$|^proxy$", re.IGNORECASE)
 """the last two say how a source is reached; those settings are stored sealed, in one place only"""
 _IN_ADDRESS = re.compile(r"://[^/@\s]+@")
@@ -135,15 +137,14 @@ class Audited:
 
 
 def _copy_body(scope: Scope, receive: Receive, body: bytearray) -> Receive:
-    """Copy a small JSON body while the route reads it: it holds the request and its reason."""
-    headers = Headers(scope=scope)
-    length = headers.get("content-length", "")
-    if "json" not in headers.get("content-type", "") or not length.isdigit() or int(length) > _BIGGEST_BODY:
+    """Copy a JSON body while the route reads it, in whatever pieces: it holds the request and its reason."""
+    if "json" not in Headers(scope=scope).get("content-type", ""):
         return receive
 
     async def copying_receive() -> Message:
         message = await receive()
-        body.extend(message.get("body", b""))
+        if len(body) <= _LARGEST_COPY:  # an upload may say that it is JSON
+            body.extend(message.get("body", b""))
         return message
 
     return copying_receive
@@ -216,23 +217,25 @@ def _json_body(scope: Scope) -> Facts:
     """Return the body as far as it was read: FastAPI reads what a route declares before anything else."""
     try:
         body = json.loads(scope["state"]["body"])
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
 
 
-def _without_secrets(body: Facts) -> Facts:
+def _without_secrets(body: Facts, depth: int = 0) -> Facts:
     return {
-        key: "***" if _SECRET.search(key) else _without_passwords(value)
+        key: "***" if _SECRET.search(key) else _without_passwords(value, depth + 1)
         for key, value in body.items()
         if key != "reason"
     }
 
 
-def _without_passwords(value: Any) -> Any:
-    """Remove passwords from addresses."""
+def _without_passwords(value: Any, depth: int) -> Any:
+    """Remove passwords from addresses, and cut what is too long or too deep to be kept."""
+    if isinstance(value, dict | list) and depth > _DEEPEST:
+        return "..."
     if isinstance(value, dict):
-        return _without_secrets(value)
+        return _without_secrets(value, depth)
     if isinstance(value, list):
-        return [_without_passwords(each) for each in value]
-    return _IN_ADDRESS.sub("://***@", value) if isinstance(value, str) else value
+        return [_without_passwords(each, depth + 1) for each in value[:_MOST_VALUES]]
+    return _IN_ADDRESS.sub("://***@", value[:_LONGEST_TEXT]) if isinstance(value, str) else value

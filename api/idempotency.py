@@ -157,7 +157,7 @@ def _read(body: bytes) -> Any:
     """Parse JSON, so that white space and the order of fields do not matter."""
     try:
         return json.loads(body) if body else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return body.hex()
 
 

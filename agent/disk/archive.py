@@ -24,7 +24,6 @@ from nodesmith.agent.disk.archive_policy import (
 from nodesmith.agent.disk.decompression import BLOCK, ObservedFile, decompressed
 from nodesmith.agent.disk.durable_files import Disk, has_no_links
 from nodesmith.agent.disk.link_copies import LinkCopies
-from nodesmith.agent.disk.read_ahead import ReadAhead
 from nodesmith.agent.disk.tar_members import TarStream, members_of
 
 if TYPE_CHECKING or sys.version_info >= (3, 12):
@@ -103,8 +102,8 @@ class Unpacker:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._policy.folds_case = self._disk.folds_case(self._folder)
-            with open_archive() as file, ReadAhead(decompressed(ObservedFile(file, self._halt, self._tick))) as packed:
-                stream = TarStream(packed, self._halt)
+            with open_archive() as file:
+                stream = TarStream(decompressed(ObservedFile(file, self._halt, self._tick)), self._halt)
                 for member in members_of(stream):
                     place(stream, member)
                 stream.read_to_end()

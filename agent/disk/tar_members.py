@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, cast
 
 from nodesmith.agent.disk.decompression import BLOCK
-from nodesmith.agent.disk.read_ahead import ReadAhead
 from nodesmith.agent.operations.failures import OperationFailed, Stopped
 from nodesmith.domain.operation import Reason
 
@@ -22,6 +21,8 @@ else:
     from backports import tarfile
 
 HEADER = 512
+_BLOCK = 256 * 1024
+"""fits into the cache of a processor, from which small files are then written"""
 _PLAIN = frozenset((tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE))
 _FIELDS = struct.Struct("100s8s16x12s12s8ss100s88x155s12x")
 """name, mode, size, mtime, checksum, type, link, prefix"""
@@ -41,11 +42,10 @@ _OVERHEAD_PER_MEMBER = 16 * 1024
 class TarStream:
     """The decompressed bytes of an archive. `read` is for headers and limited; `blocks` is for file content."""
 
-    def __init__(self, packed: ReadAhead, halt: threading.Event) -> None:
+    def __init__(self, packed: IO[bytes], halt: threading.Event) -> None:
         self._packed = packed
         self._halt = halt
         self._block = memoryview(b"")
-        self._is_at_end = False
         self._position = 0
         self._overhead_left = _MAX_OVERHEAD
 
@@ -107,11 +107,7 @@ class TarStream:
     def _read_block(self) -> bytes:
         if self._halt.is_set():
             raise Stopped
-        if self._is_at_end:
-            return b""
-        block = self._packed.read()
-        self._is_at_end = not block
-        return block
+        return self._packed.read(_BLOCK)
 
     def _charge_overhead(self, size: int) -> None:
         """Limit the bytes between members: they never reach the disk, so disk limits do not stop such a bomb."""

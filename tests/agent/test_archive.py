@@ -423,13 +423,6 @@ def test_modes_do_not_depend_on_the_umask(tmp_path, umask):
     assert [stat.S_IMODE((folder / f"{number}").stat().st_mode) for number in range(4)] == [0o755, 0o644] * 2
 
 
-def test_no_thread_is_left_by_an_archive_that_is_refused_early(tmp_path):
-    before = threading.active_count()
-    with pytest.raises(OperationFailed):
-        unpack(tmp_path, built(regular("../a"), regular("big", os.urandom(8 * 1024 * 1024))))
-    assert threading.active_count() == before
-
-
 @pytest.mark.parametrize(
     "links",
     [

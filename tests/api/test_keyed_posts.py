@@ -201,3 +201,14 @@ async def test_a_request_that_was_never_answered_is_carried_out_again_unless_it_
 async def test_a_key_that_is_too_long_is_bad_input(api: Api) -> None:
     answer = await api.http.post(**NOTHING_TO_DO, headers={"Idempotency-Key": "k" * 256})
     assert (answer.status_code, answer.json()["facts"]["field"]) == (400, "Idempotency-Key")
+
+
+@pytest.mark.parametrize("depth", [300, 900, 2000, 100_000])
+@pytest.mark.parametrize(
+    "path", ["/api/v1/tokens", "/api/v1/operations", "/api/nodes/none/backends/install", "/api/v1/batches"]
+)
+async def test_a_body_of_nested_brackets_with_a_key_is_refused(api: Api, path: str, depth: int) -> None:
+    for body in (b"[" * depth + b"]" * depth, b'{"name":' * depth + b"1" + b"}" * depth):
+        headers = {"Idempotency-Key": secrets.token_hex(8), "Content-Type": "application/json"}
+        answer = await api.http.post(path, content=body, headers=headers)
+        assert answer.status_code in (400, 404, 422), answer.text
