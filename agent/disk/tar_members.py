@@ -1,7 +1,7 @@
 """Reads a tar stream member by member. Strict: an archive without an end mark is rejected as truncated.
 
 tarfile parses the rare headers (attributes, long names, sparse maps). Plain headers, of which there may be hundreds
-of thousands, are parsed here in a fifth of the time, because a fleet unpacks images of many small files.
+of thousands, are parsed here, because a fleet unpacks images of many small files.
 """
 
 import struct
