@@ -122,10 +122,10 @@ async def nats_owner_repeats_an_earlier_order(system: System) -> str:
 
 async def older_trust_list(system: System) -> str:
     """After a rotation, whoever owns the way to the API serves the list of before to a node."""
-    before = (await system.fleet.http.get("/api/trust")).raise_for_status().content
-    (await system.fleet.http.post("/api/keys/rotate", json={})).raise_for_status()
+    before = (await system.fleet.http.get("/api/v1/trust")).raise_for_status().content
+    (await system.fleet.http.post("/api/v1/keys/rotate", json={})).raise_for_status()
     pin = system.folder / "agents" / VICTIM / "trust.json"
-    newest = read_list(TrustChain.model_validate_json((await system.fleet.http.get("/api/trust")).content).lists[-1])
+    newest = read_list(TrustChain.model_validate_json((await system.fleet.http.get("/api/v1/trust")).content).lists[-1])
     async with asyncio.timeout(60):
         while not (found := PinFile(pin.parent).load()) or read_list(found).version < newest.version:  # noqa: ASYNC110
             await asyncio.sleep(0.2)

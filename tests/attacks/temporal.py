@@ -96,11 +96,11 @@ ODD = "\0" + "x" * 200_000
 async def odd_signals(system: System) -> str:
     """With a client certificate of the home, send signals of odd content to runs that wait; a person cancels each."""
     client = await connect(system.machine.temporal_settings())
-    (await system.fleet.http.post("/api/hold", json={"reason": "attack"})).raise_for_status()
+    (await system.fleet.http.put("/api/v1/hold", json={"reason": "attack"})).raise_for_status()
     try:
         ends = [await _end_after(system, client, number, signal) for number, signal in enumerate(_odd_signals())]
     finally:
-        (await system.fleet.http.post("/api/release")).raise_for_status()
+        (await system.fleet.http.delete("/api/v1/hold")).raise_for_status()
     return f"{len(ends)} runs ended as {', '.join(sorted(set(ends)))}"
 
 
@@ -126,7 +126,7 @@ async def _end_after(system: System, client: Client, number: int, signal: tuple[
     node_id = system.identity("agent-2")["node_id"]
     run = client.get_workflow_handle(names.operation_workflow_id(node_id, f"odd-signal-{number}"))
     await run.signal(name, {"op_id": op_id, **content} if isinstance(content, dict) else content)
-    await system.fleet.http.post(f"/api/operations/{op_id}/cancel")
+    await system.fleet.cancel(op_id)
     try:
         async with asyncio.timeout(20):
             ended = await system.fleet.ended(op_id)

@@ -77,7 +77,7 @@ async def test_json_watch_ends_with_the_final_state(fleet: Fleet, source: SlowSo
     assert done.returncode == 0
     assert lines[0]["type"] == "accepted"
     assert {line["type"] for line in lines} == {"accepted", "operation", "progress"}
-    assert (lines[-1]["type"], lines[-1]["state"], lines[-1]["op_id"]) == ("operation", "succeeded", lines[0]["jobID"])
+    assert (lines[-1]["type"], lines[-1]["state"], lines[-1]["op_id"]) == ("operation", "succeeded", lines[0]["op_id"])
     counts = [line["bytes_done"] for line in lines if line["type"] == "progress"]
     assert counts == sorted(counts)
 
