@@ -63,7 +63,7 @@ class Page(Shape, Generic[Item]):
     # For the docstrings of each Page[...] pydantic would search the sources of all loaded modules, as it is imported.
     model_config = ConfigDict(use_attribute_docstrings=False)
 
-    items: list[Item]
+    items: list[Item] = Field(description="the entries of this page")
     next_cursor: str | None = Field(
         default=None, description="pass it as `cursor` for the next page; null on the last page"
     )
