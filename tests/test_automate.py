@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "automate.md"
 SCRIPTS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 LONGEST = 15
 
-STARTED = {"batch_id": "b", "jobID": "b", "statusUrl": "", "message": "", "operations": {"n1": "op1", "n2": "op2"}}
+STARTED = {"batch_id": "b", "message": "", "operations": {"n1": "op1", "n2": "op2"}}
 
 
 def run(script: str, api: ScriptedApi, folder: Path) -> "subprocess.CompletedProcess[str]":

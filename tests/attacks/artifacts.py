@@ -78,9 +78,8 @@ async def oversized_token(system: System) -> str:
     """A token service answers with a token and 32 MB."""
     with running() as registry:
         image = publish(registry, [b"layer"], token=registry.token)
-        body = {"uri": image.reference, "name": "oversized"}
         registry.token_padding = 32 * 1024 * 1024
-        answer = await system.fleet.http.post("/api/nodes/agent-2/backends/install", json=body)
+        answer = await system.fleet.install("agent-2", uri=image.reference, name="oversized")
         refused = expect_status(answer, 400, 403, 409, 502, 503)
         if not any(seen.path == "/token" for seen in registry.seen):
             raise AttackSucceeded(f"the attack was played wrongly: nobody asked for a token ({refused})")

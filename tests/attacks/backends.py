@@ -98,10 +98,7 @@ async def scratch_too_deep(system: System) -> str:
     scratch = system.folder / "agents" / "agent-1" / "scratch" / "deep"
     if ended["state"] != "succeeded" or not any(scratch.glob("*/d/d/d")):
         raise AttackSucceeded(f"the attack was played wrongly: {ended['state']}: {ended['message']}")
-    removal = await system.fleet.http.post(
-        "/api/v1/operations", json={"kind": "remove", "node": "agent-1", "backend": "deep"}
-    )
-    removed = await system.fleet.ended(removal.raise_for_status().json()["op_id"])
+    removed = await system.fleet.ended(await system.fleet.accepted("agent-1", kind="remove", backend="deep"))
     pid = system.machine.pids()["agent-1"]
     system.fleet.kill("agent-1")
     await system.fleet.restarted("agent-1", pid)

@@ -58,9 +58,10 @@ async def file_oracle(system: System) -> str:
 
 async def port_oracle(system: System) -> str:
     """As an operator, learn from the answers which ports of the machine are open."""
+    asked = {"kind": "install", "node": "agent-2"}
     async with system.client(await system.token("operator")) as http:
         answers = [
-            await http.post("/api/nodes/agent-2/backends/install", json={"uri": f"oci://127.0.0.1:{port}/a/b:1"})
+            await http.post("/api/v1/operations", json={**asked, "uri": f"oci://127.0.0.1:{port}/a/b:1"})
             for port in (system.ports["nats"], 9)
         ]
     said = {

@@ -126,7 +126,7 @@ async def _end_after(system: System, client: Client, number: int, signal: tuple[
     node_id = system.identity("agent-2")["node_id"]
     run = client.get_workflow_handle(names.operation_workflow_id(node_id, f"odd-signal-{number}"))
     await run.signal(name, {"op_id": op_id, **content} if isinstance(content, dict) else content)
-    await system.fleet.http.post(f"/api/operations/{op_id}/cancel")
+    await system.fleet.cancel(op_id)
     try:
         async with asyncio.timeout(20):
             ended = await system.fleet.ended(op_id)

@@ -186,7 +186,8 @@ async def suspend_during_a_run(victim: Fleet, other: Fleet) -> int:
         os.kill(pids["temporal"], signal.SIGCONT)
     try:
         op_id = await only_operation(other, name)
-        assert (await other.ended(op_id))["state"] == State.SUCCEEDED
+        ended = await other.ended(op_id)
+        assert ended["state"] == State.SUCCEEDED, ended["message"]
         before = await story_of(other, op_id)
     finally:
         os.kill(pids["api"], signal.SIGCONT)
