@@ -50,6 +50,11 @@ class CancellableConnection(psycopg.AsyncConnection[Any]):
             self.pgconn.finish()  # the server's statement timeout ends the statement
             raise
 
+    def __del__(self, *_: object) -> None:
+        """Close without a warning: a cancel between connecting and the pool's check-in drops the connection."""
+        if hasattr(self, "pgconn"):  # else it failed to connect
+            self.pgconn.finish()
+
 
 class Database:
     """A pool of connections; every transaction has a timeout on the server and on our side."""

@@ -104,7 +104,7 @@ class BackendProcess:
         try:
             leader = psutil.Process(pid)
             argv = leader.cmdline()
-            is_ours = "--addr" in argv and any(path.startswith(folder) for path in (leader.cwd(), *argv))
+            is_ours = "--addr" in argv and any(path.startswith(folder) for path in (_working_folder(leader), *argv))
             return cls(pid, started_at(pid)) if is_ours else None
         except psutil.Error:
             return None
@@ -168,6 +168,14 @@ class BackendProcess:
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
+
+
+def _working_folder(process: psutil.Process) -> str:
+    """Empty if the path is too long for the kernel to tell: a backend may go down as deep as it likes."""
+    try:
+        return process.cwd()
+    except OSError:
+        return ""
 
 
 def _is_leader(pid: int) -> bool:

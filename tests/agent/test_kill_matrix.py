@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
-import psutil
 import pytest
 
 from nodesmith.agent.disk.durable_files import target_of
@@ -34,6 +33,7 @@ from nodesmith.domain.operation import Reason
 from tests.agent.archives import built, regular
 from tests.agent.plan_faults import PLANNED, AgentRun, Boundary, Fault, quiet_loop
 from tests.agent.waiting import until
+from tests.processes import working_below
 
 AT_ONCE = 8
 STATES = ("stopped", "running", "sick")
@@ -177,8 +177,7 @@ class Bench:
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     async with httpx2.AsyncClient(verify=False) as http:  # sources are files, so no request is sent
         yield Bench(tmp_path, http)
-    there = psutil.process_iter(["cwd", "cmdline"])
-    assert not [each.info for each in there if (each.info["cwd"] or "").startswith(str(tmp_path))]
+    assert working_below(tmp_path) == []
 
 
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.value)

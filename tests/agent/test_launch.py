@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -89,3 +90,25 @@ async def test_a_keeper_that_is_stopped_while_its_process_cannot_be_started_ends
     FullDisk.go_on.set()
     async with asyncio.timeout(30):
         assert await stopping
+
+
+DEEP = """
+import os, time
+for _ in range(30):
+    os.mkdir("d" * 200)
+    os.chdir("d" * 200)
+print("deep", flush=True)
+time.sleep(600)
+"""
+
+
+def test_backend_in_a_folder_too_deep_to_name_does_not_stop_the_search(tmp_path: Path) -> None:
+    """An agent looks for its processes as it starts; what a backend does must not end that."""
+    command = [sys.executable, "-c", DEEP, "--addr", f"{tmp_path}/x"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True) as backend:
+        try:
+            assert backend.stdout is not None
+            assert backend.stdout.readline() == b"deep\n"
+            assert [found.pid for found in BackendProcess.started_below(tmp_path)] == [backend.pid]
+        finally:
+            backend.kill()

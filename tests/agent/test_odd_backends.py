@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 
-import psutil
 import pytest
 
 from nodesmith.bus.connection import connect_control
@@ -14,6 +13,7 @@ from tests.agent.archives import built, regular
 from tests.agent.nodes import LONG, StartAgent
 from tests.agent.test_running import FAST, pids
 from tests.orders import shared_keyring
+from tests.processes import working_below
 from tests.servers import NatsForTests
 
 
@@ -35,7 +35,7 @@ async def test_backend_that_ends_during_start_is_reported_and_leaves_no_process(
     assert (outcome.result, outcome.reason) == (Result.FAILED, Reason.DID_NOT_START)
     assert "ended during start" in outcome.error
     assert pids(node) == {}
-    assert not [each for each in psutil.process_iter(["cwd"]) if (each.info["cwd"] or "").startswith(str(node.home))]
+    assert working_below(node.home) == []
 
 
 async def test_binary_output_can_be_reported(start_agent: StartAgent):
