@@ -51,7 +51,7 @@ class CancellableConnection(psycopg.AsyncConnection[Any]):
             raise
 
     def __del__(self, *_: object) -> None:
-        """Close without a warning: a cancel between connecting and the pool's check-in drops the connection."""
+        """Close without psycopg's warning. Why one is dropped open now and then under load is not known yet."""
         if hasattr(self, "pgconn"):  # else it failed to connect
             self.pgconn.finish()
 
