@@ -15,6 +15,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError, InvalidatePoolError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from nodesmith.domain.call_timeout import SharedTimeout
 from nodesmith.domain.errors import InvalidRequest, ServiceUnavailable
@@ -50,11 +51,6 @@ class CancellableConnection(psycopg.AsyncConnection[Any]):
             self.pgconn.finish()  # the server's statement timeout ends the statement
             raise
 
-    def __del__(self, *_: object) -> None:
-        """Close without psycopg's warning. Why one is dropped open now and then under load is not known yet."""
-        if hasattr(self, "pgconn"):  # else it failed to connect
-            self.pgconn.finish()
-
 
 class Database:
     """A pool of connections; every transaction has a timeout on the server and on our side."""
@@ -78,7 +74,10 @@ class Database:
                 "async_creator_fn": CancellableConnection.connect,
             },
         )
+        self._closed = False
         event.listen(self._engine.sync_engine, "checkout", _check_alive)
+        event.listen(self._engine.sync_engine, "checkin", self._on_return)
+        event.listen(self._engine.sync_engine, "do_connect", self._on_connect)
         self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
         self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._reads = async_sessionmaker(self._autocommit, expire_on_commit=False)
@@ -133,7 +132,17 @@ class Database:
             await self._migrate()
 
     async def close(self) -> None:
+        """Close the pool. A connection in use is closed when it is returned, and no other is opened."""
+        self._closed = True
         await self._engine.dispose()
+
+    def _on_return(self, _: object, entry: ConnectionPoolEntry) -> None:
+        if self._closed and entry.dbapi_connection is not None:
+            entry.invalidate()
+
+    def _on_connect(self, *_: object) -> None:
+        if self._closed:
+            raise psycopg.OperationalError("the pool is closed")
 
     async def _migrate(self) -> None:
         if await self._is_current():

@@ -189,10 +189,6 @@ ROWS = (
         "the API's own row overwrites what is there",
         "nodesmith.store.operations.operations:OperationTable.insert_queued",
         _overwrite_with_the_first_row,
-        tests=(
-            "test_api_insert_never_overwrites_the_workflow",
-            "test_suspended_api_that_resumes_late_changes_nothing",
-        ),
-        limit_s=90,
+        tests=("test_api_insert_never_overwrites_the_workflow",),
     ),
 )

@@ -34,6 +34,11 @@ def _judge_by_own_clock(original: Any, self: Any) -> int:
     return int(original(self))
 
 
+async def _accept_without_an_order(original: Any, self: Any, first: Any) -> None:
+    order = self._order(first.request, since=0)
+    await self.operations.insert_admitted(first, order, self.signer.sign(order))
+
+
 ORDERS: tuple[Break, ...] = (
     Break(
         rules("orders"),
@@ -90,5 +95,12 @@ ORDERS: tuple[Break, ...] = (
         "nodesmith.runtime.trust_lists:follow",
         _follow_anybody,
         tests=("test_nodes_follow_a_new_root_but_no_foreign_one",),
+    ),
+    Break(
+        rules("orders"),
+        "the API accepts an operation whose order it could not write",
+        "nodesmith.services.operations.orders:Orders.admit",
+        _accept_without_an_order,
+        tests=("test_order_that_comes_after_the_end_of_its_operation_is_refused",),
     ),
 )

@@ -78,7 +78,10 @@ class Orders:
             if not missing:
                 return
             await self.table.insert(await self._signed(list(missing.values())))
-        raise ServiceUnavailable("Too many concurrent requests for the same backends; try again.")
+        raise ServiceUnavailable(
+            "The order could not be written: its operation ended meanwhile, or too many requests name this backend at"
+            " once. Nothing was sent to the node; try again."
+        )
 
     async def read(self, op_id: str) -> Order | None:
         """The order of an operation, None if there is none; `OrderNotSigned` if no trusted key signed it."""

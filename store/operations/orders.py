@@ -7,23 +7,26 @@ from sqlalchemy import func, select, text, update
 
 from nodesmith.contracts.nats.messages import Signed
 from nodesmith.contracts.nats.orders import Order
-from nodesmith.domain.operation import OPEN
+from nodesmith.domain.operation import ENDED, OPEN
 from nodesmith.store.database import Database
 from nodesmith.store.tables.core import OperationRow, OrderRow, one_of
 
 INSERT_CHUNK = 1000
 
-INSERT_ORDERS = """
+INSERT_ORDERS = f"""
     INSERT INTO orders (op_id, node_id, family, iat, exp, kid, payload, signature)
     SELECT op_id, node_id, family, iat, exp, kid, payload, signature
     FROM jsonb_populate_recordset(NULL::orders, CAST(:orders AS jsonb)) AS fresh
     WHERE NOT EXISTS (
         SELECT FROM orders AS newer
         WHERE newer.node_id = fresh.node_id AND newer.family = fresh.family AND newer.iat >= fresh.iat)
+    AND NOT EXISTS (
+        SELECT FROM operations AS ended WHERE ended.op_id = fresh.op_id AND {one_of("ended.state", ENDED)})
     ON CONFLICT DO NOTHING
-    RETURNING op_id"""
+    RETURNING op_id"""  # noqa: S608 - the words come from the domain
 """Inserts only an order that is newer than all others for its node and family, because nodes refuse older ones.
-Replicas whose clocks differ, or that write in the same millisecond, learn here that their order is not the newest."""
+Replicas whose clocks differ, or that write in the same millisecond, learn here that their order is not the newest.
+An operation that has ended gets no order: its run ended because no order came in time."""
 
 _INSERT = text(INSERT_ORDERS)
 

@@ -117,7 +117,15 @@ class Site:
             Worker(self.client, task_queue=self.runs.queue, workflows=[Batch], activities=steps),
             Worker(self.client, task_queue=node, workflows=[BackendOperation], activities=at_node),
         ):
-            yield
+            try:
+                yield
+            finally:
+                self._stop_working()
+
+    def _stop_working(self) -> None:
+        """End the activities: a worker that shuts down waits for them, and the SDK may lose its cancel of one."""
+        for ended in self._at_work.values():
+            ended.cancel()
 
     async def begin(self, **changes: Any) -> None:
         """Start a batch over all nodes with one slot."""

@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from nodesmith.contracts.nats.messages import Signed
 from nodesmith.contracts.nats.orders import Order
 from nodesmith.contracts.temporal.operations import Projection
-from nodesmith.domain.errors import NotRetryable, OrderNotSigned
+from nodesmith.domain.errors import NotRetryable, OrderNotSigned, ServiceUnavailable
 from nodesmith.domain.identity import new_op_id
 from nodesmith.domain.operation import Reason, State
 from nodesmith.runtime.signing import ORDER, SigningKey
@@ -157,6 +157,17 @@ async def test_operation_that_no_api_admitted_cannot_be_retried(
     await operations.record(failed)
     with pytest.raises(NotRetryable, match="never admitted"):
         await admission.retry(request.op_id, actor="ada")
+
+
+async def test_order_that_comes_after_the_end_of_its_operation_is_refused(
+    database: Database, operations: OperationTable
+) -> None:
+    """The API was suspended after it had started the run, which ended as `not_admitted`; a 202 would be a lie."""
+    first = queued()
+    await operations.record(transition(first.request, State.FAILED, reason=Reason.NOT_ADMITTED, ended_at=now()))
+    with pytest.raises(ServiceUnavailable, match="Nothing was sent"):
+        await orders_on(database).admit(first)
+    assert await orders_on(database).read(first.request.op_id) is None
 
 
 async def test_retry_uses_the_signed_order_and_not_the_row(

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
@@ -57,6 +57,7 @@ QUICK = Policy(
 )
 
 
+T = TypeVar("T")
 SENT = (Accepted, Ended, Busy, Refused, Silent)
 """results after which the command may have reached the node"""
 
@@ -90,6 +91,21 @@ class Station:
         self.database_is_up = True
         self._refused = 0
         self._changed = asyncio.Condition()
+        self._answers: set[asyncio.Future[Any]] = set()
+
+    def stop_working(self) -> None:
+        """End the activities: a worker that shuts down waits for them, and the SDK may lose its cancel of one."""
+        for answer in self._answers:
+            answer.cancel()
+
+    async def _next(self, answers: "asyncio.Queue[T]") -> T:
+        """Wait for the next answer of the test."""
+        answer = asyncio.ensure_future(answers.get())
+        self._answers.add(answer)
+        try:
+            return await answer
+        finally:
+            self._answers.discard(answer)
 
     def send_result(self, result: DispatchResult | Exception) -> None:
         self._results.put_nowait(result)
@@ -136,7 +152,7 @@ class Station:
     @activity.defn(name=dispatching.RUN_ON_NODE)
     async def run_on_node(self, task: DispatchTask) -> Dispatched:
         self.commands.put_nowait(task)
-        result = await self._results.get()
+        result = await self._next(self._results)
         if isinstance(result, Exception):
             raise result
         return Dispatched(result=result)
@@ -144,7 +160,9 @@ class Station:
     @activity.defn(name=dispatching.CANCEL_ON_NODE)
     async def cancel_on_node(self, order: CancelOrder) -> CancelResult:
         self.cancels.put_nowait(order)
-        return self.answer_to_cancels or await self._cancel_results.get()
+        if self.answer_to_cancels is not None:
+            return self.answer_to_cancels
+        return await self._next(self._cancel_results)
 
     @activity.defn(name=names.RECORD)
     async def record(self, transitions: Transitions) -> RecordResult:
@@ -221,7 +239,10 @@ async def worker_of(client: Client, station: Station, queue: str) -> AsyncIterat
             activities=[station.dispatch, station.run_on_node, *short],
         ),
     ):
-        yield
+        try:
+            yield
+        finally:
+            station.stop_working()
 
 
 async def deaf_run(client: Client, workflow_id: str) -> None:
