@@ -16,6 +16,7 @@ from tests.agent.fetching import Fetcher
 from tests.agent.nodes import Node, StartAgent, agent_in_process
 from tests.agent.web import Web
 from tests.servers import NatsForTests
+from tests.stack.disks import small_disk
 
 
 @pytest.fixture
@@ -55,6 +56,13 @@ async def start_agent(control_plane: Web, control: NodeClient, tmp_path: Path) -
             return node
 
         yield start
+
+
+@pytest.fixture
+def own_disk(tmp_path: Path) -> Iterator[Path]:
+    """The home of `agent-1` on a disk of its own; on the shared one, other processes change the free space."""
+    with small_disk(tmp_path / "agent-1", megabytes=500) as disk:
+        yield disk.folder
 
 
 @pytest.fixture

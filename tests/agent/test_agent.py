@@ -81,7 +81,7 @@ async def test_an_upgrade_keeps_the_previous_version(start_agent: StartAgent):
     assert (node.live().parent / "previous" / "run.sh").read_bytes() == b"echo 1"
 
 
-async def test_previous_version_is_dropped_and_not_reported_without_headroom(start_agent: StartAgent, tmp_path: Path):
+async def test_previous_version_is_dropped_and_not_reported_without_headroom(own_disk: Path, start_agent: StartAgent):
     """The new version fills the disk when it starts."""
     script = '#!/bin/sh\nhead -c 100000000 /dev/zero > "$HOME/filler"\nexec "${PYTHON:-python3}" server.py "$@"\n'
     greedy = built(
@@ -89,7 +89,7 @@ async def test_previous_version_is_dropped_and_not_reported_without_headroom(sta
         regular("server.py", (ECHO / "server.py").read_bytes()),
         regular("release.json", b'{"version": "2", "healthy": true, "signs_answers": true}'),
     )
-    node = await start_agent(disk_headroom=shutil.disk_usage(tmp_path).free - 50_000_000, keep_backends=False)
+    node = await start_agent(disk_headroom=shutil.disk_usage(own_disk).free - 50_000_000, keep_backends=False)
     await node.outcome_of(node.command(ECHO_1))
     outcome = await node.outcome_of(node.command(greedy, version="2", kind=Kind.UPGRADE, start=True))
     assert (outcome.result, outcome.reason) == (Result.SUCCEEDED, None)

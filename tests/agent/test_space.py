@@ -47,9 +47,9 @@ async def test_no_byte_is_fetched_without_room_for_what_it_unpacks_to(
     assert (failure.reason, fetcher.kept()) == (Reason.NO_DISK, 0)
 
 
-async def test_unpacking_stops_before_the_headroom_is_used(start_agent: StartAgent, tmp_path: Path):
+async def test_unpacking_stops_before_the_headroom_is_used(own_disk: Path, start_agent: StartAgent):
     """An archive of about 1 MB that unpacks to 300 MB of zeros."""
-    node = await start_agent(disk_headroom=shutil.disk_usage(tmp_path).free - 100 * MB)
+    node = await start_agent(disk_headroom=shutil.disk_usage(own_disk).free - 100 * MB)
     content = built(regular("run.sh", b"#!/bin/sh\n"), regular("zeros", b"\0" * 300 * MB))
     assert len(content) < 2 * MB
     outcome = await node.outcome_of(node.command(content))

@@ -74,8 +74,8 @@ async def test_without_temporal_writes_are_refused_and_lists_are_served(without_
 async def test_a_write_that_was_never_sent_to_temporal_leaves_no_audit_row(without_temporal: Api) -> None:
     api, node = without_temporal, await without_temporal.approved_node()
     running, failed = a_request(node_id=node["id"]), a_request(node_id=node["id"])
-    await api.deps.operations.record(transition(running, State.RUNNING), transition(failed, State.FAILED))
     await api.deps.admission.orders.add([failed])
+    await api.deps.operations.record(transition(running, State.RUNNING), transition(failed, State.FAILED))
     newest = await newest_entry(api)
     for path, body in (
         ("/api/v1/operations", {"kind": "install", "node": node["id"], "backend": "echo"}),
@@ -98,8 +98,7 @@ async def test_write_that_temporal_may_have_carried_out_is_reported_as_unknown(
         gate = OperationLock(api.deps.operations, runs, api.deps.admission.orders)
         async with served_with(api, gate) as breaking:
             node = await api.approved_node()
-            await runs.ping()
-            link.cut = True
+            link.cut_at = node["id"].encode()
             body = {"kind": "install", "node": node["id"], "backend": "echo"}
             answer = await asked(breaking, "POST", "/api/v1/operations", json=body)
     assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
@@ -118,8 +117,8 @@ async def test_without_temporal_every_write_to_a_run_is_refused(without_temporal
     """A batch, a cancel and a retry say the same as an install, and change nothing."""
     api, node = without_temporal, await without_temporal.approved_node()
     running, failed = a_request(node_id=node["id"]), a_request(node_id=node["id"])
-    await api.deps.operations.record(transition(running, State.RUNNING), transition(failed, State.FAILED))
     await api.deps.admission.orders.add([failed])
+    await api.deps.operations.record(transition(running, State.RUNNING), transition(failed, State.FAILED))
     for path, body in (
         ("/api/v1/batches", {"backend": "echo", "nodes": [node["name"]]}),
         (f"/api/v1/operations/{running.op_id}/cancel", {}),

@@ -13,21 +13,25 @@ from nodesmith.stack.servers.embedded import LOOPBACK
 
 
 class Link:
-    """Carries bytes between a client and a server, until it is cut: then the next call breaks it."""
+    """Carries bytes between a client and a server until the next call, or one with these bytes, breaks it."""
 
     def __init__(self, address: str) -> None:
         self._host, _, port = address.partition(":")
         self._port = int(port)
         self.cut = False
+        self.cut_at = b""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind, to = await asyncio.open_connection(self._host, self._port)
         back = asyncio.create_task(_pump(behind, writer))
-        while (block := await reader.read(65536)) and not self.cut:
+        while (block := await reader.read(65536)) and not self._breaks(block):
             to.write(block)
         back.cancel()
         for side in (writer, to):
             side.transport.abort()
+
+    def _breaks(self, block: bytes) -> bool:
+        return self.cut or bool(self.cut_at and self.cut_at in block)
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

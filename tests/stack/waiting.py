@@ -3,8 +3,10 @@
 import time
 from collections.abc import Callable
 
+from tests.deadlines import HANGS_S
 
-def until(condition: Callable[[], bool], within: float = 60.0) -> None:
+
+def until(condition: Callable[[], bool], within: float = HANGS_S) -> None:
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline
