@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.breaks import SEEN_FAILING
+from tests.mutations.all_breaks import SEEN_FAILING
 from tests.rule_tables import page as table
 from tests.rule_tables import proofs
 

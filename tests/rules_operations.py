@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 
-from tests.breaks import BREAKS, SEEN_FAILING
+from tests.mutations.all_breaks import BREAKS, SEEN_FAILING
 from tests.rule_tables import located
 from tests.rule_tables import page as table
 
@@ -121,7 +121,7 @@ BEYOND_NUMBERS = """
 
 The event stream; degraded service while a server is away; killed and stopped processes (`chaos`); limits; dispatch and
 the end of an operation; stores that were restored to an older copy; idempotency keys; retry and repair of batches.
-`python -m tests.breaking TOPIC` breaks the code of one topic again, on a copy.
+`python -m tests.mutations TOPIC` breaks the code of one topic again, on a copy.
 
 | topic | tests | fail when |
 |---|---|---|

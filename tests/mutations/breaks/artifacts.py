@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.breaking.arming import Break, rules
+from tests.mutations.arming import Break, rules
 
 
 def _whatever_it_is_about(original: Any, payload: bytes, signature: str, digest: str, keys: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.breaking.arming import Break, Unresolvable, names_of, rules
+from tests.mutations.arming import Break, Unresolvable, names_of, rules
 
 
 def _a_success_moves_again(table: Any) -> Any:

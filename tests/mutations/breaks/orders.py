@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.breaking.arming import Break, rules
+from tests.mutations.arming import Break, rules
 
 
 def _believe(_: Any, self: Any, purpose: str, payload: str, signature: str) -> None:

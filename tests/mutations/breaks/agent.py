@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from tests.breaking.arming import Break, names_of, rules
+from tests.mutations.arming import Break, names_of, rules
 
 
 async def _take_one_after_another(_: Any, bus: Any, subject: str, handler: Any) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.breaking.arming import Break, rules
+from tests.mutations.arming import Break, rules
 
 
 async def _connect_by_name(original: Any, self: Any, request: Any) -> Any:

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from tests.breaking.__main__ import is_cheap
-from tests.breaking.arming import Break, Unresolvable, arm, check
-from tests.breaks import BREAKS
+from tests.mutations.__main__ import is_cheap
+from tests.mutations.all_breaks import BREAKS
+from tests.mutations.arming import Break, Unresolvable, arm, check
 from tests.rule_tables import located, proofs
 
 
@@ -114,7 +114,7 @@ class _Greeter:
 async def test_functions_methods_properties_and_constants_are_replaced(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    monkeypatch.setattr("tests.breaking.arming.NOTES", tmp_path_factory.mktemp("notes"))
+    monkeypatch.setattr("tests.mutations.arming.NOTES", tmp_path_factory.mktemp("notes"))
     namespace = {"greet": _greet, "greet_later": _greet_later, "Greeter": type("Greeter", (), dict(vars(_Greeter)))}
 
     def replaced(name: str, by: object) -> None:

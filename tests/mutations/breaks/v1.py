@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from tests.breaking.arming import Break, rules
+from tests.mutations.arming import Break, rules
 
 
 def _begin_too_early(original: Any, place: Any, places: Any, *, descending: bool) -> int:

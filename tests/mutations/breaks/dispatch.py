@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.breaking.arming import Break, Unresolvable, names_of, rules
+from tests.mutations.arming import Break, Unresolvable, names_of, rules
 
 _PERMIT_AND_END = "test_permit_and_end_at_the_same_instant_agree"
 _DECISIONS = ("test_only_a_failure_that_counts_raises_the_decision_number",)

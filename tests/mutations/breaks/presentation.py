@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.breaking.arming import Break, names_of, rules
+from tests.mutations.arming import Break, names_of, rules
 
 _BATCH_STATUS = ("test_status_of_a_batch_names_the_nodes_that_failed_and_no_others",)
 _NOT_BAD = ("queued", "waiting", "running", "still_installing", "cancelling", "cancelled")
@@ -18,7 +18,7 @@ def _completed_though_cancelled(original: Any, operation: Any) -> Any:
     return status.model_copy(update={"completed": True}) if is_cancelled else status
 
 
-TOLD = (
+PRESENTATION = (
     Break(
         rules("S6"),
         "the list does not name the node",

@@ -4,7 +4,7 @@ import re
 import ssl
 from typing import Any
 
-from tests.breaking.arming import Break, names_of, rules
+from tests.mutations.arming import Break, names_of, rules
 
 
 def _ask_for_no_certificate(original: Any, order: Any) -> Any:

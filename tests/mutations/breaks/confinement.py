@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from tests.breaking.arming import Break, names_of, rules
+from tests.mutations.arming import Break, names_of, rules
 
 
 def _by_the_clock(original: Any, pid: int) -> Any:

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from tests.breaking.arming import Break, names_of, rules
+from tests.mutations.arming import Break, names_of, rules
 
 
 async def _answer_after_the_end(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:

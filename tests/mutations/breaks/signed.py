@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tests.breaking.arming import Break, names_of, rules
-from tests.breaks_dispatch import without
+from tests.mutations.arming import Break, names_of, rules
+from tests.mutations.breaks.dispatch import without
 
 
 async def _end_and_tell_nobody(original: Any, self: Any) -> None:

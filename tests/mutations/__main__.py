@@ -1,6 +1,6 @@
-"""Break the code on a copy, function by function, and see its tests fail: `python -m tests.breaking [RULE ...]`.
+"""Break the code on a copy, function by function, and see its tests fail: `python -m tests.mutations [RULE ...]`.
 
-A rule is a number, a word for promises that have none, or a part of what is broken: `python -m tests.breaking S14`.
+A rule is a number, a word for promises that have none, or a part of what is broken: `python -m tests.mutations S14`.
 `--sample N` takes N of the cheap ones, drawn by `--seed` (the commit, unless given); `make test` does that.
 """
 
@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.breaking.arming import Break, Unresolvable, check
-from tests.breaking.copies import ROOT, Copy
-from tests.breaks import BREAKS
+from tests.mutations.all_breaks import BREAKS
+from tests.mutations.arming import Break, Unresolvable, check
+from tests.mutations.copies import ROOT, Copy
 from tests.rule_tables import in_order, located
 
 SEEN = "turned red"
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.breaking", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
     parser.add_argument("rules", nargs="*", help="only the breaks of these rules")
     parser.add_argument("--sample", type=int, default=0, help="only so many of the cheap ones")
     parser.add_argument("--seed", default="", help="which ones; default: the commit")

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from tests.breaking.arming import Break, names_of, rules
+from tests.mutations.arming import Break, names_of, rules
 
 _POLICY = ("test_every_default_of_the_policy_is_pinned", "test_settings_fill_the_policy_with_these_defaults")
 

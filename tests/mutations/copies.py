@@ -8,22 +8,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.breaking.arming import NOTES, Break
+from tests.mutations.arming import NOTES, Break
 
 ROOT = Path(__file__).parent.parent.parent
 SETUP_S = 120
 """for fixtures, and for tests that take longer to be cleaned up than to fail"""
 _ARMED = """
 
-from tests.breaking.arming import arm as _arm
-from tests.breaks import named as _named
+from tests.mutations.arming import arm as _arm
+from tests.mutations.all_breaks import named as _named
 _arm(globals(), _named({what!r}))
 """
 _ARMED_IN_SANDBOX = """
 
 with workflow.unsafe.imports_passed_through():
-    from tests.breaking.arming import arm as _arm
-    from tests.breaks import named as _named
+    from tests.mutations.arming import arm as _arm
+    from tests.mutations.all_breaks import named as _named
 _arm(globals(), _named({what!r}))
 """
 

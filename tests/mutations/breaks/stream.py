@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from tests.breaking.arming import Break, names_of, rules
+from tests.mutations.arming import Break, names_of, rules
 
 _FILTERED = ("test_stream_is_filtered_by_operation_node_and_batch",)
 _CHANGES_REPLICAS = "test_reader_that_changes_replicas_misses_nothing_and_gets_nothing_twice"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.breaking.arming import Break, names_of, rules
+from tests.mutations.arming import Break, names_of, rules
 
 
 def _publish_everywhere(original: Any, node_id: str) -> list[str]:

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from tests.breaking.arming import Break, Unresolvable, names_of, rules
+from tests.mutations.arming import Break, Unresolvable, names_of, rules
 
 
 async def _forget(_: Any, *args: Any, **kwargs: Any) -> None:

@@ -4,7 +4,7 @@ import os
 from pathlib import PurePosixPath
 from typing import Any
 
-from tests.breaking.arming import Break, rules
+from tests.mutations.arming import Break, rules
 
 
 def _write_over_what_is_there(original: Any, path: Any, mode: Any) -> Any:
