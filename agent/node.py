@@ -28,7 +28,7 @@ from nodesmith.bus.heartbeats import send_heartbeats, watch_for_duplicates
 from nodesmith.bus.presence import answer_presence, subscribe_trust_list
 from nodesmith.bus.reports import NodeReports
 from nodesmith.bus.running_models import serve_models
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.messages import Outcome
 from nodesmith.contracts.nats.presence import Heartbeat, StopOrder
 from nodesmith.domain.node import Protocol

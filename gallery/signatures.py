@@ -7,7 +7,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
 
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.domain.addresses import without_query
 from nodesmith.domain.errors import RegistryDown
 from nodesmith.domain.source_policy import SourcePolicy

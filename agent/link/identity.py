@@ -8,7 +8,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict
 
 from nodesmith.agent.disk.durable_files import write_durably
-from nodesmith.contracts.http.nodes import RegisterResponse
+from nodesmith.contracts.agent_api import RegisterResponse
 from nodesmith.domain.node import NatsCredential
 
 log = structlog.stdlib.get_logger(__name__)

@@ -15,7 +15,7 @@ from nodesmith.agent.link.retirement import Retirement
 from nodesmith.agent.link.trust import PinFile, PinnedTrust
 from nodesmith.agent.machine import machine_id, resources
 from nodesmith.agent.settings import AgentSettings
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.domain.errors import InvalidRequest, NodesmithError, NotSignedIn, ServiceUnavailable
 from nodesmith.domain.node import Protocol
 from nodesmith.runtime.proxies import api_client

@@ -25,7 +25,7 @@ from nodesmith.bus.connection import Bus, node_bus
 from nodesmith.bus.heartbeats import send_heartbeats
 from nodesmith.bus.presence import answer_presence, subscribe_trust_list
 from nodesmith.bus.reports import NodeReports
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.messages import (
     BackendList,
     CancelCommand,

@@ -25,7 +25,7 @@ from nodesmith.agent.simulator.simulated_agent import (
 from nodesmith.bus.commands import serve_localai
 from nodesmith.bus.connection import Bus, node_bus
 from nodesmith.bus.reports import NodeReports
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.messages import BackendList, Command, CommandReply, Progress, Result
 from nodesmith.contracts.nats.presence import StopOrder
 from nodesmith.domain.kinds import Kind

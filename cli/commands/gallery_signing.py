@@ -14,7 +14,7 @@ from nodesmith.cli.options import Json, Reason
 from nodesmith.cli.output.render import local_time, print_json
 from nodesmith.cli.output.terminal import print_line
 from nodesmith.contracts.http.galleries import TrustRequest
-from nodesmith.domain.trust import GalleryPolicy
+from nodesmith.domain.gallery_trust import GalleryPolicy
 from nodesmith.gallery.keys import BadKey
 from nodesmith.gallery.minisign import SecretKey, read_secret
 

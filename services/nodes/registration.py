@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
 
-from nodesmith.contracts.http.nodes import RegisterRequest, RegisterResponse
+from nodesmith.contracts.agent_api import RegisterRequest, RegisterResponse
 from nodesmith.contracts.nats.presence import StopWhy
 from nodesmith.domain.audit_change import AuditChange
 from nodesmith.domain.eligibility import obstacle

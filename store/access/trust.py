@@ -6,9 +6,9 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from nodesmith.contracts.http.keys import NodesBehind
 from nodesmith.contracts.nats.orders import TrustChain
 from nodesmith.domain.node import Protocol
+from nodesmith.domain.trust_lists import OutdatedNodes
 from nodesmith.store.database import Database
 from nodesmith.store.tables.access import TrustRecordRow
 from nodesmith.store.tables.core import NodeRow
@@ -22,12 +22,12 @@ class TrustVersions:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def behind(self, version: int, *, named: int) -> NodesBehind:
+    async def behind(self, version: int, *, named: int) -> OutdatedNodes:
         """How many nodes have an older list, and the names of the first few; one statement."""
         wanted = select(NodeRow.name, func.count().over()).where(_is_behind(version)).order_by(NodeRow.name)
         async with self._database.reading() as session:
             found = (await session.execute(wanted.limit(named))).all()
-        return NodesBehind(count=found[0][1] if found else 0, names=[name for name, _ in found])
+        return OutdatedNodes(found[0][1] if found else 0, [name for name, _ in found])
 
     async def reachable(self, version: int, *, heard_since: datetime, limit: int) -> Sequence[str]:
         """Ids of nodes with an older list and a heartbeat since that time."""

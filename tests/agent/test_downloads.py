@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.contracts.nats.messages import Command
 from nodesmith.domain.operation import Reason
 from nodesmith.gallery.registry import basic

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from nodesmith.agent.fetch.images import this_platform
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.contracts.nats.messages import Command, Result
 from nodesmith.domain.operation import Reason
 from nodesmith.gallery.oci import Platform, read_reference

@@ -1,8 +1,10 @@
 """Every default of a batch is pinned."""
 
+from nodesmith.contracts.http.batches import BatchRequest, BatchRetry
 from nodesmith.contracts.nats.messages import UpgradePolicy
-from nodesmith.contracts.temporal.batches import BatchInput, BatchRequest, BatchRetry, RetrySelect
+from nodesmith.contracts.temporal.batches import BatchInput
 from nodesmith.contracts.temporal.operations import Intent, Limits, Policy
+from nodesmith.domain.batch import RetrySelect
 from nodesmith.domain.kinds import Kind
 
 

@@ -10,8 +10,7 @@ from temporalio.client import Client
 
 from nodesmith.bus.credentials import CredentialIssuer, new_trust
 from nodesmith.bus.nkeys import KeyPair, Role
-from nodesmith.contracts.http.nodes import RegisterRequest
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import RegisterRequest, SourceAccess
 from nodesmith.contracts.temporal.operations import Policy
 from nodesmith.domain.artifact import Artifact
 from nodesmith.domain.node import Node, Protocol

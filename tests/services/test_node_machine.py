@@ -19,10 +19,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from nodesmith.contracts.http.nodes import DrainPolicy
 from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.errors import IdentityInUse, InvalidRequest, NodesmithError
-from nodesmith.domain.node import NodeStatus
+from nodesmith.domain.node import DrainPolicy, NodeStatus
 from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.nodes.registration import CONNECT_TIMEOUT, Registration
 from nodesmith.store.database import Database

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.presence import Heartbeat, StopOrder, StopWhy
 from nodesmith.domain.audit_change import ChangeState
 from nodesmith.domain.errors import (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select
 
 from nodesmith.api.views.nodes import node_view
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.presence import BackendConfinement, Heartbeat, Resources
 from nodesmith.domain.errors import NameTaken
 from nodesmith.domain.node import NodeFacts, NodeStatus, Protocol, status_of

@@ -52,32 +52,28 @@ async def _refuse_nodes_not_heard(original: Any, self: Any, kind: Any, node: str
     return await original(self, kind, node, *args, **rest)
 
 
-async def _cancel_removals(original: Any, self: Any, op_id: str, body: Any, *, actor: str) -> Any:
-    return await _cancelled_if(original, self, op_id, body, actor, lambda row, _: row is not None)
+async def _cancel_removals(original: Any, self: Any, op_id: str, *, actor: str, **order: Any) -> Any:
+    return await _cancelled_if(original, self, op_id, order, actor, lambda row: row is not None)
 
 
-async def _cancel_removals_out_of_sight(original: Any, self: Any, op_id: str, body: Any, *, actor: str) -> Any:
-    def is_out_of_sight(row: Any, names: Any) -> bool:
-        return row is not None and row.state is names.State.STILL_INSTALLING
+async def _cancel_removals_out_of_sight(original: Any, self: Any, op_id: str, *, actor: str, **order: Any) -> Any:
+    def is_out_of_sight(row: Any) -> bool:
+        return row is not None and row.state.name == "STILL_INSTALLING"
 
-    return await _cancelled_if(original, self, op_id, body, actor, is_out_of_sight)
+    return await _cancelled_if(original, self, op_id, order, actor, is_out_of_sight)
 
 
-async def _cancelled_if(original: Any, self: Any, op_id: str, body: Any, actor: str, is_meant: Any) -> Any:
+async def _cancelled_if(original: Any, self: Any, op_id: str, order: Any, actor: str, is_meant: Any) -> Any:
     names, row = names_of(original), await self.operations.find(op_id)
-    if is_meant(row, names) and row.kind.rules.removes:
+    if is_meant(row) and row.kind.rules.removes:
         await self.runs.cancel(row.workflow_id, names.CancelRequest(op_id=op_id, by=actor))
-        return names.CancelAccepted(op_id=op_id, state=names.State.CANCELLING, note="")
-    return await original(self, op_id, body, actor=actor)
+        return ""
+    return await original(self, op_id, actor=actor, **order)
 
 
 async def _one_look_ends_with_the_first_error(_: Any, self: Any, node: Any) -> bool:
     await self.refresh(node)
     return True
-
-
-async def _say_stopped_without_asking(original: Any, node: Any, body: Any, **_: Any) -> Any:
-    return names_of(original).Message(message=f"stop of {body.backend or 'every backend'} sent to {node.name}")
 
 
 async def _unload_only_what_runs(original: Any, self: Any, nodes: Any, name: str) -> Any:
@@ -186,7 +182,7 @@ ADMISSION = (
         rules("S43"),
         "a stop is accepted and not sent",
         "nodesmith.services.nodes.backend_stop:BackendStop.stop",
-        lambda original, self, node, body: _say_stopped_without_asking(original, node, body),
+        lambda original, self, node, backend, *, force: None,
         tests=("test_stop_goes_straight_to_the_node_and_is_audited",),
         waits=True,
     ),

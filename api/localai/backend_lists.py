@@ -4,7 +4,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nodesmith.contracts.http.galleries import Installation, UpgradeInfo
 from nodesmith.contracts.http.localai import (
     AvailableBackend,
     BackendMetadata,
@@ -16,13 +15,14 @@ from nodesmith.contracts.http.localai import (
 from nodesmith.domain.eligibility import obstacle
 from nodesmith.domain.errors import NoBuildForNode
 from nodesmith.domain.identity import family_of
+from nodesmith.domain.installed import Installation
 from nodesmith.domain.node import Node, NodeStatus
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.entries import Entry
 from nodesmith.gallery.suitability import Suitability, capability_of, suitability
 from nodesmith.services.catalogue.galleries import Galleries
 from nodesmith.services.catalogue.search import InstalledFamilies
-from nodesmith.services.catalogue.upgrades import Upgrades
+from nodesmith.services.catalogue.upgrades import AvailableUpgrade, Upgrades
 
 WITHOUT_GPU = "default"
 """the capability of the API's own machine, so that the list is never empty"""
@@ -90,8 +90,8 @@ class LocalaiCatalogue:
 
     async def references(self) -> list[GalleryReference]:
         return [
-            GalleryReference(name=view.name, url=view.url, mirrors=view.mirrors or None)
-            for view in await self.galleries.list()
+            GalleryReference(name=gallery.name, url=gallery.url, mirrors=list(gallery.mirrors) or None)
+            for gallery in await self.galleries.list()
         ]
 
     async def _names(self) -> set[str]:
@@ -99,7 +99,7 @@ class LocalaiCatalogue:
         installed = [each.installed for each in await self.installations.list()]
         return {family_of(each.name) for each in installed} | {each.family for each in installed}
 
-    def _installed(self, group: Sequence[Installation], upgrade: UpgradeInfo | None) -> InstalledBackend:
+    def _installed(self, group: Sequence[Installation], upgrade: AvailableUpgrade | None) -> InstalledBackend:
         usual = Counter((each.installed.version, each.installed.digest) for each in group).most_common(1)[0][0]
         most = next(each.installed for each in group if (each.installed.version, each.installed.digest) == usual)
         entry = self.galleries.catalogue.find(most.name)
