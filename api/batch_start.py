@@ -7,7 +7,7 @@ from nodesmith.api.auth import require_uri_right
 from nodesmith.api.dependencies import Dependencies
 from nodesmith.api.views.shapes import fields_of, view_of
 from nodesmith.contracts.http.batches import BatchAccepted, BatchRequest
-from nodesmith.services.requests import RequestedBatch
+from nodesmith.services.requested_work import RequestedBatch
 
 MOST_NAMED = 20
 """nodes named in the audit row; the batch itself has all of them"""

@@ -22,7 +22,7 @@ from nodesmith.services.catalogue.search import CatalogueService
 from nodesmith.services.catalogue.upgrades import ACTOR, Ask, Upgrades
 from nodesmith.services.catalogue.uploads import UploadService
 from nodesmith.services.operations.admission import Admission
-from nodesmith.services.requests import RequestedBackend
+from nodesmith.services.requested_work import RequestedBackend
 from nodesmith.store.access.audit import AuditTrail
 from nodesmith.store.catalogue.galleries import GalleryTable, UploadTable
 from nodesmith.store.catalogue.sources import SourceTable

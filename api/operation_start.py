@@ -8,7 +8,7 @@ from nodesmith.api.dependencies import Dependencies
 from nodesmith.api.views.shapes import fields_of, view_of
 from nodesmith.contracts.http.operations import InstallRequest, OperationAccepted
 from nodesmith.domain.kinds import Kind
-from nodesmith.services.requests import RequestedBackend
+from nodesmith.services.requested_work import RequestedBackend
 
 
 async def start_operation(

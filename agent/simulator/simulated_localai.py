@@ -7,7 +7,7 @@ import httpx2
 import structlog
 
 from nodesmith.agent.first_ended import run_until_first
-from nodesmith.agent.link.identity import Identity
+from nodesmith.agent.link.node_identity import Identity
 from nodesmith.agent.link.registration import Registrar
 from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.agent.operations.job import Job

@@ -24,7 +24,7 @@ from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import DrainPolicy
 from nodesmith.domain.operation import State
 from nodesmith.services.nodes.lifecycle import LifecycleChange
-from nodesmith.services.requests import RequestedBackend
+from nodesmith.services.requested_work import RequestedBackend
 from nodesmith.store.nodes.node_list import NodeQuery
 
 router = APIRouter(prefix="/api/nodes", tags=["LocalAI"], dependencies=[Depends(viewer)])

@@ -17,7 +17,7 @@ from nodesmith.contracts.http.shared import Page, ReasonBody
 from nodesmith.contracts.temporal.batches import batch_workflow_id
 from nodesmith.domain.errors import UnknownBatch
 from nodesmith.services.batches.batches import ORDERS
-from nodesmith.services.requests import RequestedBatch
+from nodesmith.services.requested_work import RequestedBatch
 
 router = APIRouter(prefix="/api/v1/batches", tags=["batches"], dependencies=[Depends(viewer)])
 

@@ -10,7 +10,7 @@ from nodesmith.api.dependencies import Deps
 from nodesmith.api.problems import responses
 from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.domain.errors import InvalidRequest, NotAllowed, NotSignedIn
-from nodesmith.domain.secrets import hash_token
+from nodesmith.domain.token_hash import hash_token
 
 router = APIRouter(prefix="/api", tags=["nodes: self-service"])
 

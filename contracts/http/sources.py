@@ -16,7 +16,7 @@ class SourceRequest(Shape):
     username: str = Field(default="", max_length=255)
     """user name at that host; empty: none"""
     password: str = Field(default="", max_length=4096)
-    """its password; stored sealed, shown to nobody"""
+    """its password; stored encrypted, never shown"""
     ca: str = Field(default="", max_length=64 * 1024)
     """additional trusted certificates in PEM"""
     proxy: str = Field(default="", max_length=2048)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from nodesmith.domain.access import Caller, Role, Session, Token
 from nodesmith.domain.errors import InvalidRequest, NotAllowed, UnknownSession, UnknownToken
-from nodesmith.domain.secrets import hash_token, same
+from nodesmith.domain.token_hash import hash_token, same
 
 DEPLOYMENT_ADMIN = "admin"
 """the actor of the deployment's admin token, which is stored in a file"""

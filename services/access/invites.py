@@ -11,7 +11,7 @@ from nodesmith.domain.access import Caller, Invite, InviteTerms
 from nodesmith.domain.audit_change import AuditChange
 from nodesmith.domain.errors import InvalidRequest, NodesmithError, UnknownInvite
 from nodesmith.domain.node import Protocol as Wire
-from nodesmith.domain.secrets import hash_token
+from nodesmith.domain.token_hash import hash_token
 
 _PREFIX = "nsinv-"
 

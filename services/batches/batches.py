@@ -28,7 +28,7 @@ from nodesmith.services.operations.intents import Intents, named_uri
 from nodesmith.services.operations.operation_lock import after_start
 from nodesmith.services.operations.orders import Orders, ordered_part, wanted_of
 from nodesmith.services.ports import BatchRegistry, Inventory, NodeRegistry, OperationRuns
-from nodesmith.services.requests import RequestedBatch
+from nodesmith.services.requested_work import RequestedBatch
 
 DEFAULT_MAX_FAILURES = 3
 FAILED: frozenset[str] = frozenset({State.FAILED, State.EXPIRED, State.DEAD_LETTER, MemberVerdict.CONFLICT})
@@ -39,7 +39,7 @@ ORDERS = {"pause": names.SIGNAL_PAUSE, "resume": names.SIGNAL_RESUME, "cancel": 
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedBatch:
-    """A durable batch, as its caller is told about it."""
+    """A durable batch, as its caller sees it."""
 
     batch_id: str
     message: str

@@ -15,7 +15,7 @@ from nodesmith.domain.selector import parse
 from nodesmith.gallery.suitability import capability_of
 from nodesmith.services.operations.intents import Intents
 from nodesmith.services.ports import Inventory, NodeRegistry
-from nodesmith.services.requests import RequestedBatch
+from nodesmith.services.requested_work import RequestedBatch
 
 
 @dataclass(frozen=True)

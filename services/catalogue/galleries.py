@@ -20,10 +20,10 @@ from nodesmith.domain.errors import (
 from nodesmith.domain.gallery import BUILTIN, FreshIndex, Gallery, GalleryCopy, GallerySettings, TrustSettings, Upload
 from nodesmith.domain.gallery_trust import GalleryPolicy
 from nodesmith.gallery.addresses import SourceFailed, address, complaint
+from nodesmith.gallery.artifact_keys import BadKey, read_key
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.entries import Entry, Index, Unusable
 from nodesmith.gallery.index import merged, read_index
-from nodesmith.gallery.keys import BadKey, read_key
 from nodesmith.gallery.signed_index import IndexRefused, check_root
 from nodesmith.gallery.yaml_documents import NotAnIndex
 

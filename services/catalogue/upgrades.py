@@ -20,7 +20,7 @@ from nodesmith.domain.inventory import DifferingNode
 from nodesmith.domain.kinds import Kind
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.entries import DEVELOPMENT, Entry
-from nodesmith.services.requests import RequestedBackend
+from nodesmith.services.requested_work import RequestedBackend
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -63,7 +63,7 @@ class TrustListNotifier:
         try:
             await self.once()
         except NodesmithError as error:
-            log.warning("trust.told_later", error=error.message)
+            log.warning("trust.not_notified", error=error.message)
 
     async def behind(self) -> OutdatedNodes:
         return await self.versions.behind(self.trusted.version, named=MAX_NAMES)

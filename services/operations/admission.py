@@ -23,12 +23,12 @@ from nodesmith.services.operations.intents import Intents, named_uri
 from nodesmith.services.operations.operation_lock import OperationLock
 from nodesmith.services.operations.orders import Orders, wanted_of
 from nodesmith.services.ports import Inventory, NodeRegistry, Operations
-from nodesmith.services.requests import RequestedBackend
+from nodesmith.services.requested_work import RequestedBackend
 
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedOperation:
-    """A durable operation, as its caller is told about it."""
+    """A durable operation, as its caller sees it."""
 
     op_id: str
     node_id: str

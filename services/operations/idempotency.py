@@ -79,7 +79,7 @@ class KeyedRequest:
             await self.keys.withdraw(self.actor, self.key, op_id=claim.op_id)
 
     async def discard(self, claim: KeyClaim) -> None:
-        """Delete a claim whose id can never be started again, whoever made it; the next claim gets a new id."""
+        """Delete a claim whose id can never be started again, also of another process; the next one gets a new id."""
         if self.key:
             await self.keys.withdraw(self.actor, self.key, op_id=claim.op_id)
 

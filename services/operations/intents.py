@@ -14,7 +14,7 @@ from nodesmith.domain.source_policy import SourcePolicy
 from nodesmith.gallery.oci import NotOci, is_reference, read_reference
 from nodesmith.services.operations.artifact_check import ArtifactCheck
 from nodesmith.services.ports import Catalogue
-from nodesmith.services.requests import RequestedBackend
+from nodesmith.services.requested_work import RequestedBackend
 
 OCI = "oci"
 """the scheme of every registry reference, with or without a prefix"""

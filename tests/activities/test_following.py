@@ -130,7 +130,7 @@ class Scene:
         request = OperationRequest(
             op_id=self.op_id,
             node_id=self._node_id,
-            node_name="shelf-7",
+            node_name="node-7",
             wanted=Intent(kind=kind, backend="echo", family="echo", version="2"),
             created_at=datetime.now(UTC),
         )

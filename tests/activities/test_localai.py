@@ -80,7 +80,7 @@ class Scene:
         request = OperationRequest(
             op_id=str(uuid.uuid4()),
             node_id=self.node_id,
-            node_name="old-shelf",
+            node_name="old-node",
             protocol=Protocol.LOCALAI,
             wanted=Intent(kind=kind, backend="llama-cpp", family="llama-cpp"),
             created_at=self.asked_at,

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from nodesmith.agent.link import registration
-from nodesmith.agent.link.identity import Identity, IdentityFile
+from nodesmith.agent.link.node_identity import Identity, IdentityFile
 from nodesmith.agent.link.registration import CredentialRefused, NotRegistered, Registrar
 from nodesmith.agent.machine import machine_id, resources
 from nodesmith.bus.nkeys import KeyPair

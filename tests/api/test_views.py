@@ -42,7 +42,7 @@ from nodesmith.services.catalogue.search import NodeSuitability
 from nodesmith.services.catalogue.upgrades import AvailableUpgrade
 from nodesmith.services.nodes.lifecycle import LifecycleChange
 from nodesmith.services.operations.admission import AcceptedOperation
-from nodesmith.services.requests import RequestedBackend, RequestedBatch
+from nodesmith.services.requested_work import RequestedBackend, RequestedBatch
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_every_field_of_a_view_is_on_its_entity_or_added_by_the_api(
     view: type[BaseModel], entity: type, added: set[str]
 ) -> None:
     """A missing attribute would silently become the default of the field."""
-    assert set(view.model_fields) - {*dir(entity), *entity.__dataclass_fields__} == added
+    assert set(view.model_fields) - {*dir(entity), *(field.name for field in fields(entity))} == added
 
 
 @pytest.mark.parametrize(

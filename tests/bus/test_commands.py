@@ -8,7 +8,7 @@ from nats.aio.msg import Msg
 
 from nodesmith.bus.commands import NodeClient, serve, serve_localai
 from nodesmith.bus.reports import ReportHub
-from nodesmith.bus.signing import unverified
+from nodesmith.bus.signed_messages import unverified
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.messages import (
     Answer,

@@ -58,5 +58,5 @@ def test_defaults_of_a_batch_run() -> None:
     assert Intent(backend="", family="").force is False
 
 
-def test_a_retry_of_a_batch_is_of_the_failed_unless_somebody_says_otherwise() -> None:
+def test_a_retry_of_a_batch_takes_the_failed_members_by_default() -> None:
     assert dict(BatchRetry()) == {"reason": "", "select": RetrySelect.FAILED}

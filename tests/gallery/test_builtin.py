@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from nodesmith.domain.artifact import Artifact
-from nodesmith.gallery.archive import pack
+from nodesmith.gallery.archive_packing import pack
 from nodesmith.gallery.builtin import BuiltinGallery
 
 ALL = ["1", "2", "3-broken"]

@@ -16,9 +16,9 @@ from nodesmith.domain.gallery_trust import GalleryPolicy
 from nodesmith.gallery import index_reader
 from nodesmith.gallery.addresses import SourceFailed
 from nodesmith.gallery.index_reader import IndexReader
+from nodesmith.gallery.index_signing import CannotSign, Publisher
 from nodesmith.gallery.minisign import SecretKey
 from nodesmith.gallery.signed_index import IndexRefused, check_root
-from nodesmith.gallery.signing import CannotSign, Publisher
 from tests.gallery.site import Page, Site, serving
 from tests.sources import LOCAL
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from temporalio.client import Client
 
-from nodesmith.bus.credentials import CredentialIssuer, new_trust
+from nodesmith.bus.nats_credentials import CredentialIssuer, new_trust
 from nodesmith.bus.nkeys import KeyPair, Role
 from nodesmith.contracts.agent_api import RegisterRequest, SourceAccess
 from nodesmith.contracts.temporal.operations import Policy

@@ -39,7 +39,7 @@ from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.operations.admission import Admission
 from nodesmith.services.operations.intents import UriRules
 from nodesmith.services.operations.operation_lock import OperationLock
-from nodesmith.services.requests import RequestedBackend
+from nodesmith.services.requested_work import RequestedBackend
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
 from nodesmith.store.operations.operations import OperationTable

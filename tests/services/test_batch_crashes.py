@@ -39,7 +39,7 @@ from nodesmith.services.batches.batches import BatchService
 from nodesmith.services.operations.admission import Admission
 from nodesmith.services.operations.operation_lock import OperationLock
 from nodesmith.services.operations.verified_records import VerifiedRecords
-from nodesmith.services.requests import RequestedBatch
+from nodesmith.services.requested_work import RequestedBatch
 from nodesmith.store.access.audit import AuditTrail
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable

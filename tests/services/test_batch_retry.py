@@ -28,7 +28,7 @@ from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.services.batches.batches import BatchService, is_selected
 from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.operations.admission import Admission
-from nodesmith.services.requests import RequestedBatch
+from nodesmith.services.requested_work import RequestedBatch
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
 from nodesmith.store.nodes.nodes import Nodes

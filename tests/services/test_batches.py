@@ -38,7 +38,7 @@ from nodesmith.services.batches.batches import ORDERS, BatchService
 from nodesmith.services.nodes.registration import Registration
 from nodesmith.services.operations.intents import Intents, UriRules
 from nodesmith.services.operations.operation_lock import OperationLock
-from nodesmith.services.requests import RequestedBatch
+from nodesmith.services.requested_work import RequestedBatch
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
 from nodesmith.store.nodes.labels import Labels

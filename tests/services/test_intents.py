@@ -10,7 +10,7 @@ from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index
 from nodesmith.gallery.tags import RegistryTags
 from nodesmith.services.operations.intents import NO_EFFECT, NO_EFFECT_ON_INSTALLED, Intents, UriRules, intent_of
-from nodesmith.services.requests import RequestedBackend
+from nodesmith.services.requested_work import RequestedBackend
 from tests.gallery import wild
 from tests.services.conftest import artifact_check, no_access
 from tests.sources import LOCAL

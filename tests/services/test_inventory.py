@@ -53,9 +53,9 @@ def link() -> ListingLink:
 
 @pytest.fixture
 async def inventory(database: Database, nodes: Nodes, link: ListingLink) -> AsyncIterator[Inventory]:
-    witness = ReachabilityTracker(link, nodes, now)
-    yield Inventory(InventoryTable(database), witness, now)
-    await witness.close()
+    tracker = ReachabilityTracker(link, nodes, now)
+    yield Inventory(InventoryTable(database), tracker, now)
+    await tracker.close()
 
 
 async def heard(nodes: Nodes, node: Node, boot_id: str) -> Node:

@@ -21,7 +21,7 @@ from nodesmith.services.batches.batches import BatchService
 from nodesmith.services.nodes.registration import Registration
 from nodesmith.services.operations.admission import Admission
 from nodesmith.services.operations.intents import Intents
-from nodesmith.services.requests import RequestedBackend, RequestedBatch
+from nodesmith.services.requested_work import RequestedBackend, RequestedBatch
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
 from nodesmith.store.nodes.nodes import Nodes
@@ -135,7 +135,7 @@ async def test_failed_tag_lookup_starts_nothing_and_names_the_registry(
             await replace(admission, intents=impatient).ask(
                 Kind.INSTALL, node.id, RequestedBackend(uri=image.reference), actor="ada"
             )
-    image.manifest().gate.set()
+    image.manifest().released.set()
     assert refused.value.facts == {"registry": image.host}
     assert image.host in refused.value.message
     assert await runs.describe(operation_workflow_id(node.id, "echo")) is None

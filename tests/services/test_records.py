@@ -9,7 +9,7 @@ from temporalio.exceptions import ApplicationError
 
 from nodesmith.activities.records import RecordActivities
 from nodesmith.bus.nkeys import KeyPair, Role
-from nodesmith.bus.signing import Signatures, Signed, opened, seal
+from nodesmith.bus.signed_messages import Signatures, Signed, opened, seal
 from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.messages import Outcome, Result
 from nodesmith.contracts.temporal.operations import OperationRequest, RecordResult, Transitions

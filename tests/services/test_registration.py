@@ -235,7 +235,7 @@ async def test_a_reset_frees_the_name_for_another_machine_that_has_to_be_approve
         await registration.register(request, bearer=TOKEN)
 
 
-async def test_a_wrong_token_admits_nobody(registration: Registration) -> None:
+async def test_a_wrong_token_admits_no_node(registration: Registration) -> None:
     for bearer in ("", "wrong"):
         with pytest.raises(NotSignedIn):
             await registration.register(a_node(), bearer=bearer)

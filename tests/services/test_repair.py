@@ -17,7 +17,7 @@ from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.services.operations.admission import Admission
 from nodesmith.services.operations.repair import CLOSE_TIMEOUT, Repair
 from nodesmith.services.operations.verified_records import VerifiedRecords
-from nodesmith.services.requests import RequestedBackend
+from nodesmith.services.requested_work import RequestedBackend
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable

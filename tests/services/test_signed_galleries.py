@@ -28,7 +28,7 @@ from nodesmith.gallery.tags import RegistryTags
 from nodesmith.services.catalogue.galleries import Galleries, check_trust
 from nodesmith.services.operations.artifact_check import ArtifactCheck
 from nodesmith.services.operations.intents import Intents, UriRules
-from nodesmith.services.requests import RequestedBackend
+from nodesmith.services.requested_work import RequestedBackend
 from nodesmith.store.database import Database
 from tests.agent.registry import publish
 from tests.agent.web import Web, running

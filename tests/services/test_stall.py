@@ -11,7 +11,7 @@ from nodesmith.bus.connection import Bus, connect_control, node_bus
 from nodesmith.bus.heartbeats import HeartbeatSink, send_heartbeats
 from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.node import NodeStatus
-from nodesmith.services.nodes.identity import DuplicateIdentities
+from nodesmith.services.nodes.identity_claims import DuplicateIdentities
 from nodesmith.services.nodes.liveness import Liveness
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable

@@ -14,7 +14,7 @@ from nodesmith.gallery import oci
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index
 from nodesmith.services.catalogue.upgrades import Upgrades
-from nodesmith.services.requests import RequestedBackend
+from nodesmith.services.requested_work import RequestedBackend
 from tests.deadlines import HANGS_S
 from tests.gallery import wild
 from tests.store.clock import SetClock

@@ -56,7 +56,7 @@ async def test_released_use_is_available_again(invites: Invites, clock: SetClock
     await invites.redeem("back", node_name="other", machine_id="m")
 
 
-async def test_expired_revoked_and_foreign_invites_admit_nobody(invites: Invites, clock: SetClock) -> None:
+async def test_expired_revoked_and_foreign_invites_admit_no_node(invites: Invites, clock: SetClock) -> None:
     late = await new_invite(invites, clock, "late", uses=9)
     await invites.redeem("late", node_name="early", machine_id="m")
     taken_back = await new_invite(invites, clock, "taken-back")

@@ -130,7 +130,7 @@ async def test_heartbeat_with_text_that_cannot_be_stored_does_not_stop_the_other
     assert (views[0].gpu_vendor, views[0].labels["a\ufffd"]) == ("a\ufffdb", "b\ufffd")
 
 
-async def test_late_batch_does_not_turn_a_heartbeat_back(nodes: Nodes) -> None:
+async def test_late_batch_does_not_set_a_heartbeat_back(nodes: Nodes) -> None:
     node_id = await registered(nodes, a_node())
     await nodes.heartbeats([Heartbeat(node_id=node_id)], NOON)
     await nodes.heartbeats([Heartbeat(node_id=node_id)], NOON - timedelta(seconds=5))

@@ -53,7 +53,7 @@ QUICK = Policy(
     back_off_first=timedelta(milliseconds=50),
     back_off_cap=timedelta(milliseconds=100),
     source_retry=timedelta(milliseconds=50),
-    heartbeat_timeout=timedelta(minutes=5),  # the played nodes send no heartbeats
+    heartbeat_timeout=timedelta(minutes=5),  # the simulated nodes send no heartbeats
 )
 
 
@@ -235,7 +235,7 @@ def a_request(queue: str, batch_id: str | None = None) -> OperationRequest:
         op_id=member_op_id(batch_id, node_id) if batch_id else new_op_id(),
         node_id=node_id,
         batch_id=batch_id,
-        node_name="shelf-7",
+        node_name="node-7",
         wanted=Intent(backend="echo", family="echo", version="2", uri="/artifacts/echo-2.tar.gz"),
         requested_by="ada",
         created_at=datetime.now(UTC),

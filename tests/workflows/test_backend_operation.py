@@ -393,7 +393,7 @@ async def test_run_that_no_api_admitted_fails_and_is_reported(
     assert station.sent == 0
 
 
-async def test_expired_order_is_waited_for_and_the_operation_goes_on(begin: Begin) -> None:
+async def test_operation_waits_for_a_new_order_and_continues(begin: Begin) -> None:
     operation = await begin(at_once=OrderNotValid(why="The order has expired."))
     waiting = await operation.station.reached(State.WAITING)
     assert (waiting.reason, waiting.detail) == (Reason.ORDER, "The order has expired.")

@@ -77,7 +77,7 @@ async def test_a_long_batch_keeps_window_failures_and_pause_over_new_runs(forget
     assert opened[:2] == [BatchState.PAUSED, BatchState.RUNNING], "no run says again what another has said"
 
 
-async def test_a_paused_batch_takes_any_number_of_requests_for_a_turn(forgetful: Client) -> None:
+async def test_a_paused_batch_takes_any_number_of_requests_for_a_slot(forgetful: Client) -> None:
     """A refused signal tells a member that its batch is gone, and it would begin although the batch is paused."""
     fleet = Fleet()
     async with worker_of(forgetful, fleet) as queue:

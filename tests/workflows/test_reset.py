@@ -61,7 +61,7 @@ async def test_reset_of_a_failed_operation_runs_nothing_again(client: Client, be
     assert operation.station.commands.empty()
 
 
-async def test_reset_of_an_open_operation_goes_on_and_says_so(client: Client, begin: Begin) -> None:
+async def test_reset_of_an_open_operation_continues_and_reports_it(client: Client, begin: Begin) -> None:
     operation = await begin()
     await operation.station.commands.get()
     after: Operation = await reset(client, operation)

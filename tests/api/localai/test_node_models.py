@@ -56,7 +56,7 @@ async def test_localais_log_routes_have_its_shapes(api: Api, node: dict[str, Any
     ]
 
 
-async def test_a_localai_worker_is_told_to_end_the_emptied_process_too(api: Api) -> None:
+async def test_unload_on_a_localai_worker_also_stops_the_process(api: Api) -> None:
     worker = await api.approved_node(protocol=1, address="10.0.0.9:50051", http_address="10.0.0.9:50050")
     handlers = ModelHandlers()
     async with on_the_bus(worker, handlers):
@@ -78,7 +78,7 @@ async def test_models_of_all_healthy_nodes_are_one_list(api: Api, node: dict[str
 
 
 @pytest.mark.parametrize(("order", "said"), [("unload", "model unloaded"), ("delete", "model deleted from node")])
-async def test_orders_answer_in_localais_words(
+async def test_model_routes_answer_with_localais_messages(
     api: Api, node: dict[str, Any], handlers: ModelHandlers, order: str, said: str
 ) -> None:
     """S44: a negative reply is an error."""

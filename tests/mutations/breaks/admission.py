@@ -159,7 +159,7 @@ ADMISSION = (
     ),
     Break(
         rules("S26"),
-        "what waits outlives the drain",
+        "a waiting operation survives the drain",
         "nodesmith.services.nodes.lifecycle:_ends_by_drain",
         lambda _, row, running: False,
         tests=("test_drain_ends_undispatched_operations_and_lets_running_ones_finish",),
@@ -173,7 +173,7 @@ ADMISSION = (
     ),
     Break(
         rules("S42"),
-        "what runs nowhere cannot be unloaded",
+        "a model that runs nowhere cannot be unloaded",
         "nodesmith.services.nodes.running_models:NodeModels.unload_everywhere",
         _unload_only_what_runs,
         tests=("test_a_model_that_runs_nowhere_is_unloaded_already",),
@@ -195,7 +195,7 @@ ADMISSION = (
     ),
     Break(
         rules("S47"),
-        "nobody at the node is no evidence",
+        "a command without a subscriber does not make the node unhealthy",
         "nodesmith.store.nodes.nodes:Nodes.mark_unreachable",
         _forget,
         tests=("test_only_commands_and_lists_change_reachability",),
@@ -240,7 +240,7 @@ ADMISSION = (
     ),
     Break(
         rules("S60"),
-        "a removal that was lost sight of is cancelled",
+        "a removal that is still installing is cancelled",
         "nodesmith.services.operations.cancellation:Cancellation.cancel",
         _cancel_removals_out_of_sight,
         tests=("test_removal_on_its_node_cannot_be_cancelled_unless_by_force",),

@@ -96,7 +96,7 @@ AGENT = (
     ),
     Break(
         rules("S35"),
-        "what is there is fetched again",
+        "an artifact on the disk is fetched again",
         "nodesmith.agent.operations.installer:Installer._is_installed",
         lambda _, self, installed, command, digest: False,
         tests=("test_installed_version_is_not_fetched_again",),
@@ -133,7 +133,7 @@ AGENT = (
     ),
     Break(
         rules("S61"),
-        "a fault ends the desk's own task",
+        "a fault in one handler ends the task of all",
         "nodesmith.agent.operations.journal_entries:outcome_of",
         _let_faults_through,
         tests=("test_an_operation_that_breaks_fails_alone",),
@@ -176,7 +176,7 @@ AGENT = (
     ),
     Break(
         rules("G2"),
-        "a cancel waits its turn behind the install",
+        "a cancel waits behind the install",
         "nodesmith.bus.commands:serve_subject",
         _wait_for_a_turn,
         tests=("test_a_slow_command_blocks_no_cancel",),

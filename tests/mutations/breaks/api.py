@@ -146,7 +146,7 @@ API = (
     Break(
         rules("api"),
         "secrets are logged",
-        "nodesmith.runtime.logs:redacted",
+        "nodesmith.runtime.log_setup:redacted",
         lambda original, text: text,
         tests=("test_secrets_are_left_out", "test_our_lines_those_of_libraries_and_traces_are_clean"),
     ),

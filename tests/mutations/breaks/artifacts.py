@@ -62,7 +62,7 @@ ARTIFACTS = (
     ),
     Break(
         rules("signatures"),
-        "nobody asks for signatures at admission",
+        "admission does not check signatures",
         "nodesmith.services.operations.artifact_check:ArtifactCheck._signers",
         _do_not_ask,
         tests=("test_an_image_without_a_signature_of_a_trusted_key_is_not_installed",),
@@ -83,7 +83,7 @@ ARTIFACTS = (
     ),
     Break(
         rules("signatures"),
-        "what was verified before is forgotten",
+        "verified metadata are forgotten",
         "nodesmith.gallery.signed_index:verify",
         _verify_from_nothing,
         tests=(

@@ -87,7 +87,7 @@ CONFINEMENT = (
     ),
     Break(
         rules("processes"),
-        "what ran before a failed change is not kept on the disk",
+        "the processes before a failed change are not recorded on the disk",
         "nodesmith.agent.run.backend_processes:RunningProcesses._stop_started",
         _forget_what_ran,
         tests=("test_full_disk_without_reserve_leaves_a_valid_tree_and_allows_a_retry",),

@@ -85,7 +85,7 @@ _ROW = (
     ),
     Break(
         rules("dispatch"),
-        "a mark is taken back by whoever asks",
+        "every token withdraws the sent mark",
         "nodesmith.store.operations.permits:_WITHDRAW",
         without("sent_by = :token", "CAST(:token AS text) IS NOT NULL"),
         tests=("test_shared_mark_is_withdrawn_by_neither_user",),
@@ -99,7 +99,7 @@ _ROW = (
     ),
     Break(
         rules("dispatch"),
-        "an end without the node's word does not ask whether a command was sent",
+        "an end that the node did not report ignores whether a command was sent",
         "nodesmith.store.operations.operations:_FORWARDS",
         without("NOT :only_unsent OR", "true OR NOT :only_unsent OR"),
         tests=("test_end_without_an_outcome_needs_a_row_that_was_never_sent", _PERMIT_AND_END),
@@ -152,7 +152,7 @@ _RUN = (
     ),
     Break(
         rules("dispatch"),
-        "a cancel that reaches nobody is tried for ever",
+        "a cancel that reaches no node is repeated for ever",
         "nodesmith.workflows.cancellation:OperationCancel.carry_out",
         _cancel_without_end,
         tests=("test_cancel_that_never_reaches_the_node_ends_as_lost",),
@@ -203,7 +203,7 @@ _LONG_LIFE = (
 _RESTORED = (
     Break(
         rules("restored"),
-        "no run is told that its row has ended",
+        "no run gets the signal that its row has ended",
         "nodesmith.services.operations.repair:Repair._signal_runs",
         _forget,
         tests=("test_open_run_with_ended_or_missing_row_is_signalled",),

@@ -95,14 +95,14 @@ KEYS = (
     ),
     Break(
         rules("idempotency"),
-        "what was refused uses its key up",
+        "a refused request uses up its key",
         "nodesmith.services.operations.idempotency:KeyedRequest.withdraw",
         _withdraw_nothing,
         tests=("test_refused_request_may_be_repeated_with_its_key",),
     ),
     Break(
         rules("idempotency"),
-        "who joins is not told that its limits are not applied",
+        "a joining request is not told which of its limits are ignored",
         "nodesmith.services.operations.admission:Admission._not_applied",
         _apply_all_limits,
         tests=("test_joining_request_learns_which_limits_are_not_applied",),
@@ -181,7 +181,7 @@ KEYS = (
         "a batch whose run was terminated stays open",
         "nodesmith.services.batches.repair:BatchRepair.once",
         _repair_nothing,
-        tests=("test_members_without_a_turn_get_a_verdict_and_running_ones_keep_their_own_end",),
+        tests=("test_members_without_a_slot_get_a_verdict_and_running_ones_keep_their_own_end",),
     ),
     Break(
         rules("batches"),

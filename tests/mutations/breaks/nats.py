@@ -80,14 +80,14 @@ NATS = (
     Break(
         rules("nats"),
         "signatures are not verified",
-        "nodesmith.bus.signing:opened",
+        "nodesmith.bus.signed_messages:opened",
         _believe_everything,
         tests=("test_unsigned_answers_and_outcomes_of_an_agent_are_dropped",),
     ),
     Break(
         rules("nats"),
         "a signature does not say what it is for",
-        "nodesmith.bus.signing:_signed_bytes",
+        "nodesmith.bus.signed_messages:_signed_bytes",
         _sign_without_purpose,
         tests=("test_replayed_reply_answers_no_other_request",),
     ),
@@ -108,7 +108,7 @@ NATS = (
     Break(
         rules("nats"),
         "a signed outcome counts for any operation",
-        "nodesmith.bus.signing:Signatures.verify_outcome",
+        "nodesmith.bus.signed_messages:Signatures.verify_outcome",
         _prove_nothing_about_the_operation,
         tests=("test_verified_outcome_matches_its_operation_and_uses_only_signed_bytes",),
     ),

@@ -91,7 +91,7 @@ _NO_WORKER_LIVES = ("test_a_cancel_sent_while_no_worker_lives_is_carried_out_by_
 _WORKFLOW = (
     Break(
         rules("S11"),
-        "who waits for a node does not hear a cancel",
+        "an operation that waits for its node ignores a cancel",
         "nodesmith.workflows.operation_waits:OperationWaits._is_woken",
         lambda _, self: self._run.node_heard,
         tests=("test_unsent_operation_is_cancelled_at_once",),
@@ -131,7 +131,7 @@ _WORKFLOW = (
     ),
     Break(
         rules("G3"),
-        "a cancel after a lost dispatch is not told to the node",
+        "a cancel after a lost dispatch is not sent to the node",
         "nodesmith.workflows.operation_record:OperationRecord._record",
         _write_sent_or_not,
         tests=("test_cancel.py::test_cancel_reaches_node_after_worker_crash_during_dispatch",),
@@ -172,21 +172,21 @@ _ACTIVITIES = (
     ),
     Break(
         rules("S37"),
-        "nobody on the upgrade subject is the end",
+        "a missing upgrade subject fails the operation",
         "nodesmith.activities.localai:LocalaiWorker._send",
         _send_once,
         tests=("test_a_worker_without_the_upgrade_subject_gets_an_install_with_force",),
     ),
     Break(
         rules("S40"),
-        "progress is not heard",
+        "progress is not received",
         "nodesmith.activities.follow_operation:OperationFollower._record_progress",
         _drop_progress,
         tests=("test_long_install_reports_its_start_and_progress",),
     ),
     Break(
         rules("S44 G7"),
-        "a refused removal is told as a success",
+        "a refused removal reads as a success",
         "nodesmith.activities.localai:LocalaiWorker._failed",
         _call_refusals_a_success,
         tests=("test_a_refused_removal_is_a_failure",),

@@ -115,7 +115,7 @@ ROWS = (
     ),
     Break(
         rules("G10"),
-        "another intent is told as joined",
+        "a request with another intent reads as joined",
         "nodesmith.services.operations.operation_lock:intent_of",
         lambda _, wanted: "the same",
         tests=("test_another_intent_is_refused_and_the_holder_named",),
@@ -150,7 +150,7 @@ ROWS = (
     ),
     Break(
         rules("S20"),
-        "what is queued is not listed",
+        "queued operations are not listed",
         "nodesmith.store.operations.operations:IS_OPEN",
         _not_listed("queued"),
         tests=_LIVE_LIST,

@@ -66,7 +66,7 @@ ORDERS: tuple[Break, ...] = (
     Break(
         rules("orders"),
         "a node judges orders by its own clock",
-        "nodesmith.agent.link.trust:PinnedTrust.now",
+        "nodesmith.agent.link.pinned_trust:PinnedTrust.now",
         _judge_by_own_clock,
         tests=("test_order_is_judged_by_the_clock_of_the_control_plane",),
     ),
@@ -79,8 +79,8 @@ ORDERS: tuple[Break, ...] = (
     ),
     Break(
         rules("orders"),
-        "a node believes whoever answers first",
-        "nodesmith.agent.link.trust:PinnedTrust._refuse_unsafe_contact",
+        "a node accepts the first answer without verification",
+        "nodesmith.agent.link.pinned_trust:PinnedTrust._refuse_unsafe_contact",
         _meet_anybody,
         tests=("test_first_contact_is_safe_or_has_a_fingerprint",),
     ),

@@ -108,7 +108,7 @@ OUTAGE = (
     ),
     Break(
         rules("degraded"),
-        "what was never sent counts as sent while PostgreSQL is away",
+        "an unsent command counts as sent while PostgreSQL is away",
         "nodesmith.workflows.operation_record:OperationRecord.end_unsent",
         _unknown_is_sent,
         tests=(

@@ -28,7 +28,7 @@ PRESENTATION = (
     ),
     Break(
         rules("S10"),
-        "what was cancelled reads as completed",
+        "a cancelled operation reads as completed",
         "nodesmith.api.localai.views:job_status",
         _completed_though_cancelled,
         tests=("test_job_status_is_localais",),
@@ -63,7 +63,7 @@ PRESENTATION = (
     ),
     Break(
         rules("S54"),
-        "whoever has not succeeded makes the error",
+        "members that have not ended appear in the error of a batch",
         "nodesmith.api.localai.views:_BAD",
         lambda bad: (*bad, *_NOT_BAD),
         tests=_BATCH_STATUS,

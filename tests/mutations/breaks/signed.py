@@ -64,7 +64,7 @@ async def _take_nothing_back(_: Any, self: Any, node_id: str, user: str, *, now:
 
 
 async def _tell_no_server(_: Any, self: Any) -> None:
-    """NATS does not learn who has no voice any more."""
+    """NATS does not learn which credentials are revoked."""
 
 
 async def _admit_every_role(original: Any, request: Any, who: Any, needed: Any) -> str:
@@ -101,7 +101,7 @@ def _record_the_last_to_start(_: Any, self: Any, compared: Any) -> bool:
 SIGNED = (
     Break(
         rules("orders"),
-        "a run without an order ends and no admin is told",
+        "a run without an order ends without an audit entry",
         "nodesmith.workflows.operation_waits:OperationWaits.wait_for_order",
         _end_and_tell_nobody,
         tests=("test_run_that_no_api_admitted_fails_and_is_reported",),
@@ -136,7 +136,7 @@ SIGNED = (
     ),
     Break(
         rules("orders"),
-        "an order that nobody signed is renewed",
+        "an unsigned order is renewed",
         "nodesmith.services.operations.orders:OrderRenewals._renew",
         _renew_whatever_is_there,
         tests=("test_order_that_no_key_of_ours_signed_is_neither_renewed_nor_retried",),
@@ -168,14 +168,14 @@ SIGNED = (
     ),
     Break(
         rules("orders"),
-        "a node unloads, stops and deletes models for whoever asks",
+        "a node unloads, stops and deletes models without a signature",
         "nodesmith.agent.link.handlers:SignedModelHandlers._verify",
         _read_unsigned,
         tests=("test_unload_stop_and_delete_that_are_not_signed_change_nothing",),
     ),
     Break(
         rules("orders"),
-        "a node stops backends for whoever asks",
+        "a node stops backends without a signature",
         "nodesmith.agent.link.handlers:AgentHandlers.stop_backend",
         _stop_unsigned,
         tests=("test_stop_accepts_a_backend_a_model_a_key_or_nothing_for_all",),
@@ -190,7 +190,7 @@ SIGNED = (
     ),
     Break(
         rules("nats"),
-        "a heartbeat that is played again counts",
+        "a replayed heartbeat counts",
         "nodesmith.store.nodes.nodes:_HEARTBEATS",
         without("(beat.seq = 0 OR beat.seq > known.beat_seq)"),
         tests=("test_repeated_heartbeat_is_no_sign_of_life",),
@@ -204,7 +204,7 @@ SIGNED = (
     ),
     Break(
         rules("nats"),
-        "the NATS server is not told which keys were taken back",
+        "the NATS server does not get the revoked keys",
         "nodesmith.services.nodes.revocation:Revocation.enforce",
         _tell_no_server,
         tests=("test_new_key_revokes_the_old_one",),
@@ -255,7 +255,7 @@ SIGNED = (
     ),
     Break(
         rules("orders"),
-        "nodes that run are not told of a new trust list",
+        "connected nodes are not notified of a new trust list",
         "nodesmith.services.nodes.trust_lists:TrustListNotifier.once",
         _renew_nothing,
         tests=("test_rotation_notifies_running_nodes_at_once",),
@@ -263,7 +263,7 @@ SIGNED = (
     ),
     Break(
         rules("orders"),
-        "nobody knows which trust list a node has",
+        "the trust list version of a node is not stored",
         "nodesmith.store.nodes.nodes:_HEARTBEATS",
         without("THEN heard.trust_version", "THEN nodes.trust_version"),
         tests=("test_heartbeat_says_which_trust_list_the_node_has",),

@@ -106,14 +106,14 @@ STORE = (
     ),
     Break(
         rules("H33"),
-        "nobody calls for the purge",
+        "the purge is never called",
         "nodesmith.services.operations.retention:Retention.sweep",
         _do_not_sweep,
         tests=("test_fleet_monitor_purges_old_operations",),
     ),
     Break(
         rules("H33"),
-        "what ended is kept for ever",
+        "ended operations are never purged",
         "nodesmith.store.operations.history:History.purge",
         _purge_nothing,
         tests=("test_old_operations_are_purged_with_their_story_and_young_ones_stay",),

@@ -70,7 +70,7 @@ STREAM = (
     ),
     Break(
         rules("stream"),
-        "a restored database is told by its highest number only",
+        "a restored database is detected by its highest event number only",
         "nodesmith.store.operations.events:EventFeed.from_event",
         _trust_what_is_higher,
         tests=("test_open_stream_gets_a_reset_after_a_restore_and_continues",),
@@ -86,14 +86,14 @@ STREAM = (
     ),
     Break(
         rules("stream"),
-        "the last event is told again",
+        "the last event is sent again",
         "nodesmith.api.stream:EventHub._page",
         _tell_the_last_again,
         tests=(_CHANGES_REPLICAS,),
     ),
     Break(
         rules("stream"),
-        "only what is in this replica's memory is told",
+        "only events in this replica's memory are sent",
         "nodesmith.api.stream:EventHub._page",
         _tell_from_memory_only,
         tests=("test_events_before_the_window_come_from_the_database",),

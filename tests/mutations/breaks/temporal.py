@@ -44,7 +44,7 @@ TEMPORAL = (
     ),
     Break(
         rules("temporal"),
-        "the door to Temporal asks nobody for a certificate",
+        "the proxy of Temporal requires no client certificate",
         "nodesmith.stack.servers.isolation:context_of",
         _ask_for_no_certificate,
         tests=(

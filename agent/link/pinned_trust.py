@@ -21,7 +21,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 CHAIN_PATH = "/api/v1/trust"
 ASK_AGAIN_S = 10.0
-"""minimum between two requests because of unknown keys: whoever controls NATS can invent any number of them"""
+"""minimum between two requests because of unknown keys: an attacker who controls NATS can forge any number of them"""
 _TIMEOUT_S = 10.0
 _MAX_CLOCK_LEAD_MS = 24 * 3600 * 1000
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}

@@ -1,4 +1,4 @@
-"""Batch turns of nodes that were away and return: real batches, runs and rows; the nodes are simulated."""
+"""Batch slots of nodes that were away and return: real batches, runs and rows; the nodes are simulated."""
 
 import asyncio
 import uuid
@@ -104,8 +104,8 @@ class Site:
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        gate = OperationLock(self.operations, self.runs, None)
-        batch = BatchActivities(gate, self._registry, self.operations, self.runs, self.batches)
+        lock = OperationLock(self.operations, self.runs, None)
+        batch = BatchActivities(lock, self._registry, self.operations, self.runs, self.batches)
         record = RecordActivities(VerifiedRecords(self.operations, AcceptingProofs()), self._trail).record
         steps: list[Callable[..., Any]] = [
             *(batch.open_batch, batch.admit_members, batch.watch_members, batch.cancel_members, batch.close_batch),
@@ -203,7 +203,7 @@ async def test_nodes_that_return_together_respect_max_parallel(site: Site) -> No
     assert site.most_at_work == 2
 
 
-async def test_node_that_disconnects_again_releases_its_turn(site: Site) -> None:
+async def test_node_that_disconnects_again_releases_its_slot(site: Site) -> None:
     """H27: an absent node never blocks a slot, however often it connects and disconnects."""
     first, second, third = site.nodes[:3]
     await site.begin(max_parallel=1)
@@ -265,7 +265,7 @@ async def test_node_that_returns_to_a_stopped_batch_does_not_start(site: Site) -
     assert site.most_at_work == 1
 
 
-async def test_members_of_a_batch_that_was_terminated_need_no_turn(site: Site) -> None:
+async def test_members_of_a_batch_that_was_terminated_need_no_slot(site: Site) -> None:
     """No member is stuck after the batch was terminated in the Web UI and no run gives turns."""
     await site.begin()
     await site.all_wait(Reason.NODE_AWAY, *site.nodes)

@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 from nodesmith.agent.run.launcher import landlock_abi
-from nodesmith.bus.signing import unverified
+from nodesmith.bus.signed_messages import unverified
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.messages import CancelCommand, Outcome, Result
 from nodesmith.contracts.nats.presence import Heartbeat

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from nodesmith.domain.errors import ForeignRoot
 from nodesmith.runtime.keyring import Keyring
 from nodesmith.services.access.trust_roots import RootGuard
-from nodesmith.store.access.trust import TrustRecord
+from nodesmith.store.access.trust_lists import TrustRecord
 from nodesmith.store.database import Database
 from tests.databases import migrated_template, opened
 from tests.orders import new_keyring

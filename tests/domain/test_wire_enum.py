@@ -7,7 +7,7 @@ from nodesmith.domain.wire_enum import WireEnum
 
 
 @pytest.mark.parametrize("enum", [NodeStatus, NodeType, Kind, Phase, Reason, State])
-def test_a_word_of_a_newer_peer_reads_as_unknown(enum: type[WireEnum]) -> None:
+def test_a_value_of_a_newer_peer_reads_as_unknown(enum: type[WireEnum]) -> None:
     assert enum("a-word-of-tomorrow").name == "UNKNOWN"
 
 

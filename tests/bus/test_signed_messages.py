@@ -12,7 +12,7 @@ from nodesmith.bus.connection import Bus, _Login
 from nodesmith.bus.heartbeats import HeartbeatSink
 from nodesmith.bus.nkeys import KeyPair, Role
 from nodesmith.bus.reports import NodeReports, ReportHub
-from nodesmith.bus.signing import Signatures, Signed, opened, seal
+from nodesmith.bus.signed_messages import Signatures, Signed, opened, seal
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.messages import (
     Answer,

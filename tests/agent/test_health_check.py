@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodesmith.agent.run.health import DEFAULT_ROUTE, health_route, is_healthy
+from nodesmith.agent.run.health_check import DEFAULT_ROUTE, health_route, is_healthy
 from nodesmith.contracts.nats.messages import Result
 from nodesmith.domain.operation import Reason
 from tests.agent.archives import built, regular

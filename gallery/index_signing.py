@@ -12,7 +12,7 @@ from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Targets, Timestamp
 from tuf.api.serialization.json import JSONSerializer
 
-from nodesmith.gallery.keys import PublicKey
+from nodesmith.gallery.artifact_keys import PublicKey
 from nodesmith.gallery.minisign import SecretKey
 from nodesmith.gallery.signed_index import FOLDER
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from nodesmith.runtime.logs import redacted
+from nodesmith.runtime.log_setup import redacted
 
 
 @pytest.mark.parametrize(

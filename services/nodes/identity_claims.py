@@ -45,7 +45,7 @@ class DuplicateIdentities:
         await asyncio.gather(*(self._resolve_conflict(beat, registered[beat.node_id], now) for beat in others))
 
     async def _stop_unknown(self, beats: Sequence[Heartbeat]) -> None:
-        """Stop removed nodes for good; an unknown node (the registry was restored) is told to register again."""
+        """Stop removed nodes for good; an unknown node (the registry was restored) gets the order to register again."""
         if not beats:
             return
         removed = set(await self.claims.removed_among([beat.node_id for beat in beats]))
