@@ -29,8 +29,8 @@ from nodesmith.contracts.temporal.operations import Intent, OperationRequest, Po
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Protocol
 from nodesmith.domain.operation import Phase, Reason, State
-from tests.activities.permits import MemoryPermits
 from tests.conftest import NatsFactory
+from tests.fakes.permits import MemoryPermits
 from tests.servers import NatsForTests
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from nodesmith.contracts.nats.presence import Heartbeat, StopWhy
+from nodesmith.contracts.nats.presence import Heartbeat, StopOrder, StopWhy
 from tests.api.localai.test_nodes import node_view
-from tests.api.node import RecordingHandlers, on_the_bus
+from tests.api.node import on_the_bus
 from tests.api.station import REGISTRATION_TOKEN, Api, a_nats_key, bearer, until
+from tests.fakes.node import SimulatedNode
 
 AS_WORKER = bearer(REGISTRATION_TOKEN)
 
@@ -174,28 +175,32 @@ async def test_a_drained_node_takes_no_install_unless_on_purpose(api: Api) -> No
     assert taken.status_code == 202
 
 
+async def received(node: SimulatedNode) -> list[StopOrder]:
+    return node.stop_orders
+
+
 async def test_removed_agent_is_notified_over_nats_and_at_registration(api: Api) -> None:
     """H8, H10."""
     node = await api.approved_node(boot_id="b1")
-    handlers = RecordingHandlers()
-    async with on_the_bus(node, handlers):
+    simulated = SimulatedNode()
+    async with on_the_bus(node, simulated):
         await api.http.delete(f"/api/v1/nodes/{node['id']}")
-        await until(handlers.received, bool)
-    assert [order.why for order in handlers.orders] == [StopWhy.REMOVED]
+        await until(lambda: received(simulated), bool)
+    assert [order.why for order in simulated.stop_orders] == [StopWhy.REMOVED]
     body = {"name": node["name"], "protocol": 2, "machine_id": "m1", "boot_id": "b1", "nats_key": node["nats_key"]}
     answer = await api.http.post("/api/node/register", json=body, headers=bearer(node["api_token"]))
     assert (answer.status_code, answer.json()["code"]) == (410, "node_removed")
 
 
 async def test_a_removed_localai_worker_that_heartbeats_over_http_is_stopped_over_nats(api: Api) -> None:
-    """H8: it ignores the 404, so it is told where it listens."""
+    """H8: it ignores the 404, so it gets a stop order over NATS."""
     node = await a_worker(api)
     await api.http.delete(f"/api/v1/nodes/{node['id']}")
-    handlers = RecordingHandlers()
-    async with on_the_bus(node, handlers):
+    simulated = SimulatedNode()
+    async with on_the_bus(node, simulated):
         answer = await api.http.post(f"/api/node/{node['id']}/heartbeat", headers=AS_WORKER)
         assert answer.status_code == 404
-        await until(handlers.received, bool)
+        await until(lambda: received(simulated), bool)
 
 
 async def test_copy_of_a_running_agent_is_refused_with_a_remedy(api: Api) -> None:

@@ -28,8 +28,8 @@ from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.errors import BadSignature, NoAnswer, ServiceUnavailable
 from nodesmith.domain.node import NatsCredential, NodeKey, Protocol
 from tests.bus.conftest import HOUR, StartNode
-from tests.bus.test_commands import ScriptedHandlers
 from tests.bus.test_heartbeats import Ledger, beat_once
+from tests.fakes.node import SimulatedNode
 
 NODE, OP = "node-a", "op-1"
 PAYLOAD = b'{"op_id": "op-1", "node_id": "node-a", "result": "succeeded"}'
@@ -220,15 +220,15 @@ async def test_unsigned_answers_and_outcomes_of_an_agent_are_dropped(control: Bu
 
 
 async def test_outcomes_in_answers_are_signed_on_their_own(control: Bus, start_node: StartNode, node_id):
-    class EndedHandlers(ScriptedHandlers):
+    class EndedNode(SimulatedNode):
         async def ask(self, question: OpQuestion) -> OpReply:
             outcome = Outcome(op_id=question.op_id, result=Result.SUCCEEDED)
             return OpReply(op_id=question.op_id, standing=NodeOperationStatus.ENDED, outcome=outcome)
 
-    await serve(await start_node(node_id), node_id, EndedHandlers())
-    told = await NodeClient(control, ReportHub(control)).ask(node_id, OP, within=10)
-    assert told.outcome is not None
-    assert await control.signatures.verify_outcome(node_id, OP, told.outcome) == told.outcome
+    await serve(await start_node(node_id), node_id, EndedNode())
+    reply = await NodeClient(control, ReportHub(control)).ask(node_id, OP, within=10)
+    assert reply.outcome is not None
+    assert await control.signatures.verify_outcome(node_id, OP, reply.outcome) == reply.outcome
 
 
 async def test_a_heartbeat_without_the_nodes_signature_is_dropped(control: Bus, start_node: StartNode, node_id):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from nodesmith.cli.main import make_app
 from nodesmith.client import Refused
 from tests.client.shapes import ACCEPTED, AT, operation, page
-from tests.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.fakes.scripted_api import ScriptedApi, as_json, scripted_api
 
 ITEM = {"op_id": "op", "node_name": "n1", "backend": "echo", "kind": "install", "state": "waiting"}
 

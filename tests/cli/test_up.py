@@ -16,7 +16,7 @@ from nodesmith.cli.output import board
 from nodesmith.stack.api import LocalApi
 from nodesmith.stack.home import Connection, Home
 from tests.client.shapes import page
-from tests.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.fakes.scripted_api import ScriptedApi, as_json, scripted_api
 
 HEALTHY = {"status": "healthy", "open_operations": 2}
 AWAY = {"status": "offline", "open_operations": 3}

@@ -17,6 +17,10 @@ from nodesmith.domain.identity import new_op_id
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.runtime.temporal import connect
 from tests import servers
+from tests.fakes.batch_activities import Fleet
+from tests.fakes.batch_activities import start as start_batch
+from tests.fakes.batch_activities import worker_of as batch_worker_of
+from tests.fakes.operation_activities import Station, deaf_run, start, worker_of
 from tests.replay.scenarios import (
     AT_ONCE,
     BATCH_SCENARIOS,
@@ -29,10 +33,6 @@ from tests.replay.scenarios import (
     Scenario,
     batch_went_on_in_a_later_run,
 )
-from tests.workflows.simulated_fleet import Fleet
-from tests.workflows.simulated_fleet import start as start_batch
-from tests.workflows.simulated_fleet import worker_of as batch_worker_of
-from tests.workflows.station import Station, deaf_run, start, worker_of
 
 HISTORIES = Path(__file__).parent / "histories"
 

@@ -30,8 +30,8 @@ from nodesmith.contracts.temporal.operations import (
     SlotGranted,
 )
 from nodesmith.domain.operation import Reason, State
-from tests.workflows.simulated_fleet import Fleet, Handle
-from tests.workflows.station import QUICK, Operation
+from tests.fakes.batch_activities import Fleet, Handle
+from tests.fakes.operation_activities import QUICK, Operation
 
 Scenario = Callable[[Operation], Awaitable[None]]
 

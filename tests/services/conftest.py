@@ -41,9 +41,9 @@ from nodesmith.store.operations.idempotency import IdempotencyKeys
 from nodesmith.store.operations.operations import OperationTable
 from nodesmith.store.operations.orders import OrderTable
 from tests.databases import migrated_template, opened
+from tests.fakes.node_link import SimulatedPresence, SimulatedRevocation
 from tests.orders import shared_keyring
 from tests.servers import PostgresForTests
-from tests.services.links import SimulatedPresence, SimulatedRevocation
 from tests.sources import LOCAL
 
 URIS = UriRules(frozenset({"file", "https", "oci"}), sources=LOCAL)

@@ -44,9 +44,9 @@ from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
 from nodesmith.store.operations.operations import OperationTable
 from tests.deadlines import HANGS_S
+from tests.fakes.operation_activities import Station, worker_of
 from tests.services.conftest import Join, now
 from tests.store.transitions import a_request, transition
-from tests.workflows.station import Station, worker_of
 
 ECHO = RequestedBackend(backend="echo")
 CPU_ECHO = f"- {{name: cpu-echo, version: '1', uri: 'https://host/echo.tar.gz', sha256: {'c' * 64}}}\n"

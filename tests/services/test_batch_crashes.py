@@ -50,8 +50,8 @@ from nodesmith.store.operations.operations import OperationTable
 from nodesmith.workflows.backend_operation import BackendOperation
 from nodesmith.workflows.batch import Batch
 from tests.deadlines import HANGS_S
+from tests.fakes.node_link import AcceptingProofs
 from tests.services.conftest import Join, now, orders_on
-from tests.services.links import AcceptingProofs
 
 NEVER = 0
 BEFORE_AND_AFTER = 2

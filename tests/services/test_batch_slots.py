@@ -57,8 +57,8 @@ from nodesmith.workflows.backend_operation import BackendOperation
 from nodesmith.workflows.batch import Batch
 from tests.api.station import until
 from tests.deadlines import HANGS_S
+from tests.fakes.node_link import AcceptingProofs
 from tests.services.conftest import Join, now, orders_on
-from tests.services.links import AcceptingProofs
 
 
 class Site:

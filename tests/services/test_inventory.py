@@ -17,9 +17,9 @@ from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from nodesmith.workers.inventory_refresh import InventoryRefresher
 from tests.databases import migrated_template, opened
+from tests.fakes.node_link import SimulatedLink
 from tests.servers import PostgresForTests
 from tests.services.conftest import Join, now
-from tests.services.links import SimulatedLink
 from tests.store.transitions import a_request, transition
 
 

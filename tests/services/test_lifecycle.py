@@ -18,8 +18,8 @@ from nodesmith.store.database import Database
 from nodesmith.store.nodes.lifecycle import NodeLife
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
+from tests.fakes.node_link import SimulatedPresence, SimulatedRevocation
 from tests.services.conftest import TOKEN, Join, now
-from tests.services.links import SimulatedPresence, SimulatedRevocation
 from tests.services.test_registration import a_node
 from tests.store.transitions import a_request, transition
 

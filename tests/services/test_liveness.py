@@ -35,8 +35,8 @@ from nodesmith.store.nodes.lifecycle import NodeLife
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from nodesmith.workers.outcome_bridge import OutcomeBridge
+from tests.fakes.node_link import SimulatedLink, SimulatedPresence
 from tests.services.conftest import TOKEN, Join, now
-from tests.services.links import SimulatedLink, SimulatedPresence
 from tests.services.test_registration import a_node
 from tests.store.transitions import a_request, transition
 

@@ -28,9 +28,9 @@ from nodesmith.store.database import Database
 from nodesmith.store.nodes.lifecycle import NodeLife
 from nodesmith.store.nodes.nodes import Nodes
 from tests.databases import migrated_template
+from tests.fakes.node_link import SimulatedPresence, SimulatedRevocation
 from tests.servers import PostgresForTests
 from tests.services.conftest import TOKEN, registration_on
-from tests.services.links import SimulatedPresence, SimulatedRevocation
 from tests.services.test_lifecycle import RecordedSignals
 from tests.services.test_registration import a_node
 from tests.store.clock import SetClock

@@ -24,8 +24,8 @@ from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from nodesmith.store.operations.permits import PermitTable
 from nodesmith.store.tables.core import OperationRow
+from tests.fakes.node_link import AcceptingProofs
 from tests.services.conftest import TOKEN, now, orders_on
-from tests.services.links import AcceptingProofs
 from tests.store.transitions import a_request, transition
 
 

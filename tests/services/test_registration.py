@@ -29,8 +29,8 @@ from nodesmith.store.access.audit import AuditTrail
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.nats_credentials import NatsCredentials
 from nodesmith.store.nodes.nodes import Nodes
+from tests.fakes.node_link import SimulatedPresence, SimulatedRevocation
 from tests.services.conftest import TOKEN, a_nats_key, now, registration_on
-from tests.services.links import SimulatedPresence, SimulatedRevocation
 
 
 def a_node(**changes: object) -> RegisterRequest:

@@ -22,10 +22,10 @@ from nodesmith.store.database import Database
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from tests.api.station import until
+from tests.fakes.node_link import AcceptingProofs, SimulatedLink
+from tests.fakes.operation_activities import Station, worker_of
 from tests.services.conftest import Join, now
-from tests.services.links import AcceptingProofs, SimulatedLink
 from tests.store.transitions import transition
-from tests.workflows.station import Station, worker_of
 
 
 @pytest.fixture

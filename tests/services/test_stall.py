@@ -19,9 +19,9 @@ from nodesmith.store.nodes.lifecycle import NodeLife
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from tests.deadlines import HANGS_S
+from tests.fakes.node_link import SimulatedLink, SimulatedPresence
 from tests.servers import NatsForTests
 from tests.services.conftest import Join
-from tests.services.links import SimulatedLink, SimulatedPresence
 from tests.services.test_liveness import RecordedWakes
 from tests.store.clock import SetClock
 

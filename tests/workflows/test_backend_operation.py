@@ -28,8 +28,8 @@ from nodesmith.contracts.temporal.operations import CancelRequest, NodeBack, Out
 from nodesmith.domain.operation import Reason, State
 from nodesmith.workflows.backend_operation import BackendOperation
 from tests.deadlines import HANGS_S
+from tests.fakes.operation_activities import QUICK, Operation, Station, start, worker_of
 from tests.workflows.conftest import Begin
-from tests.workflows.station import QUICK, Operation, Station, start, worker_of
 
 
 async def ends_red(operation: Operation) -> ApplicationError:

@@ -25,7 +25,7 @@ from nodesmith.domain.operation import Reason, State
 from nodesmith.workflows.batch import Batch
 from nodesmith.workflows.batch_failures import Failures
 from tests.deadlines import HANGS_S
-from tests.workflows.simulated_fleet import Fleet, Handle, start, worker_of
+from tests.fakes.batch_activities import Fleet, Handle, start, worker_of
 
 Begin = Callable[..., Awaitable[Handle]]
 

@@ -16,8 +16,8 @@ from nodesmith.stack.servers import embedded
 from nodesmith.stack.servers.temporal import TemporalServer
 from nodesmith.workflows.batch import Batch
 from tests.deadlines import HANGS_S
+from tests.fakes.batch_activities import Fleet, Handle, start, worker_of
 from tests.servers import free_port
-from tests.workflows.simulated_fleet import Fleet, Handle, start, worker_of
 
 SHORT_HISTORY = {"limit.historyCount.suggestContinueAsNew": "12", "history.maximumSignalsPerExecution": "15"}
 MANY = 25

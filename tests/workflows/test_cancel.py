@@ -12,8 +12,8 @@ from nodesmith.contracts.temporal.dispatch import CancelResult, NodeUnreachable,
 from nodesmith.contracts.temporal.operations import CancelRequest, NodeBack
 from nodesmith.domain.operation import Reason, State
 from tests.deadlines import HANGS_S
+from tests.fakes.operation_activities import QUICK, Operation, Station, start, worker_of
 from tests.workflows.conftest import Begin
-from tests.workflows.station import QUICK, Operation, Station, start, worker_of
 
 
 async def ask_cancel(operation: Operation, *, op_id: str = "", force: bool = False) -> None:

@@ -14,8 +14,8 @@ from nodesmith.contracts.temporal.dispatch import Ended
 from nodesmith.contracts.temporal.operations import OperationResult
 from nodesmith.domain.operation import Reason, State
 from nodesmith.workflows.backend_operation import BackendOperation
+from tests.fakes.operation_activities import Operation
 from tests.workflows.conftest import Begin
-from tests.workflows.station import Operation
 
 
 async def reset(client: Client, operation: Operation) -> Operation:
