@@ -27,10 +27,10 @@ demo: setup  ## kill it and watch: the tour of the README, about a minute and a 
 
 test: setup lint types imports  ## lint, types, import contracts, and all tests but the long ones (`make chaos`)
 	@tools/test
-	@$(BIN)/python -m tests.breaking --sample 6 --without-control
+	@$(BIN)/python -m tests.mutations --sample 6 --without-control
 
 breaks: setup  ## break the code on purpose, function by function, on a copy: each break has to turn its tests red
-	$(BIN)/python -m tests.breaking
+	$(BIN)/python -m tests.mutations
 
 attack: setup  ## play every attack we know against a running system; prints what refused each
 	$(BIN)/python -m tests.attacks

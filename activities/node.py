@@ -77,7 +77,7 @@ class NodeActivities:
 
 @asynccontextmanager
 async def _heartbeating(follower: OperationFollower | LocalaiWorker, *, every: timedelta) -> AsyncIterator[None]:
-    """Heartbeat in the background: without heartbeats an activity is never told of its cancellation."""
+    """Heartbeat in the background: without heartbeats an activity never learns of its cancellation."""
 
     async def beat() -> None:
         while True:

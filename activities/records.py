@@ -48,7 +48,7 @@ class RecordActivities:
 
 
 def _shortened(value: Any) -> Any:
-    """Cut texts and lists: nobody checked this request, and it may have 2 MB."""
+    """Cut texts and lists: this request was never checked, and may have 2 MB."""
     if isinstance(value, dict):
         return {key: _shortened(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -26,9 +26,9 @@ from nodesmith.agent.operations.version_switch import VersionSwitch
 from nodesmith.agent.run.accounts import account_of
 from nodesmith.agent.run.backend_processes import RunningProcesses
 from nodesmith.agent.run.confinement import Confinement
-from nodesmith.agent.run.ports import Ports
 from nodesmith.agent.run.running_models import AgentModels
 from nodesmith.agent.run.supervisor import Supervisor, SupervisorRules
+from nodesmith.agent.run.tcp_ports import Ports
 from nodesmith.agent.settings import AgentSettings
 from nodesmith.agent.threads import Threads
 from nodesmith.contracts.nats.messages import Outcome

@@ -8,7 +8,7 @@ import structlog
 from nodesmith.agent.link.join import joined_settings
 from nodesmith.agent.node import Agent
 from nodesmith.agent.settings import AgentSettings
-from nodesmith.runtime import logs, process_exit
+from nodesmith.runtime import log_setup, process_exit
 from nodesmith.runtime.proxies import api_client
 from nodesmith.runtime.tls_trust import trusting
 
@@ -17,7 +17,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 def main() -> NoReturn:
     settings = joined_settings()
-    logs.configure(settings.log_level)
+    log_setup.configure(settings.log_level)
     process_exit.run(lambda stop: run(settings, stop))
 
 

@@ -13,10 +13,10 @@ import structlog
 from nodesmith.agent.assembly import AgentAssembly
 from nodesmith.agent.first_ended import run_unless, run_until_first
 from nodesmith.agent.link.handlers import AgentHandlers, SignedModelHandlers
-from nodesmith.agent.link.identity import Identity, IdentityFile
+from nodesmith.agent.link.node_identity import Identity, IdentityFile
+from nodesmith.agent.link.pinned_trust import PinFile, PinnedTrust
 from nodesmith.agent.link.registration import Registrar, Removed
 from nodesmith.agent.link.retirement import Retired, Retirement
-from nodesmith.agent.link.trust import PinFile, PinnedTrust
 from nodesmith.agent.link.trust_watch import TrustWatch
 from nodesmith.agent.machine import machine_id, resources
 from nodesmith.agent.operations.commands import NodeOperations
@@ -28,7 +28,7 @@ from nodesmith.bus.heartbeats import send_heartbeats, watch_for_duplicates
 from nodesmith.bus.presence import answer_presence, subscribe_trust_list
 from nodesmith.bus.reports import NodeReports
 from nodesmith.bus.running_models import serve_models
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.messages import Outcome
 from nodesmith.contracts.nats.presence import Heartbeat, StopOrder
 from nodesmith.domain.node import Protocol
@@ -139,7 +139,7 @@ class Agent:
         """Check that no other process runs as this node while the control plane cannot be asked.
 
         The process that already sends heartbeats wins. Of two copies that start together, the one that listens longer
-        hears the other; if both begin at the same moment, the one with the greater boot id steps aside.
+        hears the other; if both begin at the same moment, the one with the greater boot id stops.
         """
         other_heard, is_listening = asyncio.Event(), True
 

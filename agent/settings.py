@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from nodesmith.agent.run.confinement import Mode
 from nodesmith.contracts.durations import Duration
-from nodesmith.contracts.source_settings import Networks
+from nodesmith.contracts.setting_lists import Networks
 from nodesmith.domain.source_policy import SourcePolicy
 
 _MIB = 1024 * 1024

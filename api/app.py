@@ -43,7 +43,7 @@ from nodesmith.api.v1 import (
     tokens,
 )
 from nodesmith.api.web import artifacts, health, pages
-from nodesmith.contracts.http.nodes import LeaveBody
+from nodesmith.contracts.agent_api import LeaveBody
 from nodesmith.contracts.http.operations import OperationEvent, ProgressTick, StreamReset
 from nodesmith.contracts.http.shared import LocalaiProblem, Problem
 from nodesmith.contracts.nats.presence import Resources

@@ -18,7 +18,7 @@ from nodesmith.api.login_throttle import LoginFailures
 from nodesmith.api.order_renewal import OrderRenewal
 from nodesmith.api.revocation import compose_revocation
 from nodesmith.api.stream import EventHub
-from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.bus.nats_credentials import CredentialIssuer
 from nodesmith.contracts.temporal.operations import CONTROL_QUEUE
 from nodesmith.control.api_graph import ApiGraph
 from nodesmith.control.api_secrets import ApiSecrets
@@ -28,7 +28,7 @@ from nodesmith.gallery.builtin import BuiltinGallery
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.runtime.temporal import connect, prepare_namespace, run_url
 from nodesmith.services.access.trust_roots import RootGuard
-from nodesmith.store.access.trust import TrustRecord
+from nodesmith.store.access.trust_lists import TrustRecord
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.node_list import NodeList
 from nodesmith.store.nodes.overrides import Overrides

@@ -20,7 +20,7 @@ from nodesmith.contracts.http.shared import hide_queries
 from nodesmith.domain.access import Caller, Role
 from nodesmith.domain.errors import NotAllowed, NotSignedIn, UnknownNode
 from nodesmith.domain.node import Node
-from nodesmith.domain.secrets import hash_token, same
+from nodesmith.domain.token_hash import hash_token, same
 from nodesmith.services.access.callers import Access, require
 
 SESSION_COOKIE = "nodesmith_session"

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from nodesmith.api.dependencies import Dependencies
+from nodesmith.api.views.catalogue import catalogue_page
 from nodesmith.contracts.http.galleries import CatalogueEntry, CataloguePage
-from nodesmith.contracts.http.operation_groups import OperationFilter
 from nodesmith.domain.identity import family_of
 from nodesmith.domain.operation import Operation, State
+from nodesmith.domain.operation_filter import OperationFilter
 from nodesmith.services.catalogue.search import Place, Search
 
 _MOST_OPEN_OPERATIONS = 500
@@ -17,7 +18,8 @@ async def marked_page(
     deps: Dependencies, search: Search, after: Place | None = None
 ) -> tuple[CataloguePage, Place | None]:
     """One page, by its number or after a place, and the place where it ends if there is more."""
-    found, following = await deps.gallery.catalogue_service.page(search, after)
+    page, following = await deps.gallery.catalogue_service.page(search, after)
+    found = catalogue_page(page)
     if found.stale:
         return found, following
     open_operations = await deps.history.list_open(OperationFilter(), limit=_MOST_OPEN_OPERATIONS)

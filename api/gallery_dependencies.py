@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from nodesmith.contracts.http.operations import InstallRequest
+from nodesmith.api.localai.backend_lists import LocalaiCatalogue
 from nodesmith.domain.errors import NodesmithError
 from nodesmith.domain.kinds import Kind
 from nodesmith.gallery.catalogue import Catalogue
@@ -18,11 +18,11 @@ from nodesmith.gallery.upload_folder import UploadFolder
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.services.access.source_secrets import SourceSecrets
 from nodesmith.services.catalogue.galleries import Galleries
-from nodesmith.services.catalogue.localai import LocalaiCatalogue
 from nodesmith.services.catalogue.search import CatalogueService
 from nodesmith.services.catalogue.upgrades import ACTOR, Ask, Upgrades
 from nodesmith.services.catalogue.uploads import UploadService
 from nodesmith.services.operations.admission import Admission
+from nodesmith.services.requested_work import RequestedBackend
 from nodesmith.store.access.audit import AuditTrail
 from nodesmith.store.catalogue.galleries import GalleryTable, UploadTable
 from nodesmith.store.catalogue.sources import SourceTable
@@ -90,7 +90,7 @@ def compose_galleries(
 def _asking(admission: Admission) -> Ask:
     """Return a function that starts upgrades; a node that cannot be upgraded now does not stop the others."""
 
-    async def ask(kind: Kind, node: str, request: InstallRequest, key: str) -> None:
+    async def ask(kind: Kind, node: str, request: RequestedBackend, key: str) -> None:
         try:
             await admission.ask(kind, node, request, actor=ACTOR, idempotency_key=key)
         except NodesmithError as error:

@@ -19,7 +19,7 @@ from nodesmith.api.connections import ConnectionLimits, LimitedServer
 from nodesmith.api.dependencies import Dependencies
 from nodesmith.api.temporal_ui import allowed_hosts, create_web_ui
 from nodesmith.domain.errors import ForeignRoot, InvalidRequest, NodesmithError
-from nodesmith.runtime import logs, process_exit
+from nodesmith.runtime import log_setup, process_exit
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.runtime.tls_trust import trusting
 
@@ -187,7 +187,7 @@ def bind_encrypted(settings: ControlSettings, port: int, closing: AsyncExitStack
 
 def main() -> None:
     settings = ControlSettings()
-    logs.configure(settings.log_level)
+    log_setup.configure(settings.log_level)
     process_exit.run(lambda stop: serve(settings, stop), loop_factory=uvloop.new_event_loop)
 
 

@@ -38,7 +38,7 @@ class OrderRenewal:
             trusted = await asyncio.to_thread(self.keyring.rotate)
             log.warning("keys.rotated", kid=self.keyring.signing_kid, version=trusted.version, why="it ends soon")
         if notified := await self.spread.once():
-            log.info("trust.told", nodes=notified, version=self.keyring.version)
+            log.info("trust.notified", nodes=notified, version=self.keyring.version)
         await self._compare_roots()
 
     async def _compare_roots(self) -> None:

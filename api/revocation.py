@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import structlog
 
-from nodesmith.bus.credentials import Trust
+from nodesmith.bus.nats_credentials import Trust
 from nodesmith.bus.revocation import AccountLink
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.runtime.tls_trust import trusting

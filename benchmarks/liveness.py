@@ -14,7 +14,7 @@ from temporalio.client import Client
 from benchmarks.running import run
 from benchmarks.stage import Stage, p50, simulated, stage, verdict
 from nodesmith.bus.connection import connect_control
-from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.bus.nats_credentials import CredentialIssuer
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.temporal.operations import FLEET_MONITOR_ID
 from nodesmith.domain.operation import State

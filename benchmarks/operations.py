@@ -20,7 +20,7 @@ from benchmarks.floor import NODE, QUEUE, BareCancel, BareOperation, floor
 from benchmarks.running import BenchmarkFailed, first_of_group, run
 from benchmarks.stage import Stage, at_once, p50, p99, simulated, stage, timed, verdict
 from nodesmith.bus.connection import Bus, connect_control, node_bus
-from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.bus.nats_credentials import CredentialIssuer
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.messages import Progress
 from nodesmith.domain.operation import ENDED, State
@@ -183,7 +183,7 @@ async def cancels(on: Stage, client: Client, ends: Ends, nodes: Sequence[str]) -
 
     ours = await asyncio.gather(*(cancel(op_id) for op_id in ops))
     return [
-        verdict("cancel -> told as stopped, p99 of 50 at once", p99(ours), bar=2, goal=1, unit="s"),
+        verdict("cancel -> shown as stopped, p99 of 50 at once", p99(ours), bar=2, goal=1, unit="s"),
         verdict("the same, to the bare signal -> activity -> NATS", p99(ours) / p99(theirs), bar=1.5, goal=1.2),
     ]
 
@@ -202,7 +202,7 @@ async def room(on: Stage, ends: Ends, nodes: Sequence[str]) -> list[str]:
     stopped = time.perf_counter() - began
     return [
         verdict("one more install beside 500, until it runs on its node", sent, bar=2, goal=1, unit="s"),
-        verdict("its cancel, until it is told as stopped", stopped, bar=2, goal=1, unit="s"),
+        verdict("its cancel, until it is shown as stopped", stopped, bar=2, goal=1, unit="s"),
     ]
 
 

@@ -19,7 +19,7 @@ from nodesmith.agent.operations.progress import Gauge
 from nodesmith.agent.settings import AgentSettings
 from nodesmith.contracts.nats.messages import Command, Progress, UpgradePolicy
 from nodesmith.domain.kinds import Kind
-from nodesmith.gallery.archive import digest, pack
+from nodesmith.gallery.archive_packing import digest, pack
 
 BAR_S = 1.0
 _ECHO = Path(__file__).parents[1] / "gallery" / "builtin_backends" / "echo"

@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from benchmarks.running import run
 from benchmarks.stage import Stage, p50, stage, timed, verdict
 from nodesmith.bus.connection import Bus, connect_control
-from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.bus.nats_credentials import CredentialIssuer
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.presence import Heartbeat, Resources
 from nodesmith.domain.selector import parse

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from nodesmith.gallery.artifact_keys import read_key
 from nodesmith.gallery.cosign import bundle_signers, simple_signers
 from nodesmith.gallery.index import read_index
-from nodesmith.gallery.keys import read_key
+from nodesmith.gallery.index_signing import Publisher
 from nodesmith.gallery.minisign import SecretKey, read_signatures
 from nodesmith.gallery.signed_index import check, verify
-from nodesmith.gallery.signing import Publisher
 from tests.gallery import wild
 from tests.gallery.test_cosign import DIGEST, envelope, payload, public_text, signed
 

@@ -22,10 +22,10 @@ import psutil
 from benchmarks.operations import Ends, whole
 from benchmarks.running import first_of_group, run
 from benchmarks.stage import Stage, at_once, simulated, stage, verdict
-from nodesmith.agent.link.trust import PinInMemory, PinnedTrust
+from nodesmith.agent.link.pinned_trust import PinInMemory, PinnedTrust
 from nodesmith.agent.operations.order_checks import OrderVerifier
 from nodesmith.bus.nkeys import KeyPair, Role
-from nodesmith.bus.signing import ReportSigner, Signatures, Signed
+from nodesmith.bus.signed_messages import ReportSigner, Signatures, Signed
 from nodesmith.contracts.nats.messages import CommandReply, Outcome, Result
 from nodesmith.contracts.nats.orders import Order, SignedCommand
 from nodesmith.domain.kinds import Kind

@@ -21,7 +21,7 @@ from benchmarks.running import run
 from benchmarks.stage import Stage, at_once, simulated, stage
 from nodesmith.bus.commands import NodeClient
 from nodesmith.bus.connection import connect_control
-from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.bus.nats_credentials import CredentialIssuer
 from nodesmith.bus.reports import ReportHub
 from nodesmith.contracts.nats.messages import Result
 from nodesmith.domain.operation import ENDED, State

@@ -21,8 +21,8 @@ import httpx2
 from benchmarks.running import BenchmarkFailed, first_of_group
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.stack.home import Home
-from nodesmith.stack.ports import RANGE, is_free
 from nodesmith.stack.servers.postgres import PostgresServer
+from nodesmith.stack.tcp_ports import RANGE, is_free
 from tests.temporal_client import temporal_settings
 
 NODESMITH = str(Path(sysconfig.get_path("scripts")) / "nodesmith")

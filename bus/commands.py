@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 
 from nodesmith.bus.connection import Bus
 from nodesmith.bus.reports import ReportHub, Reports, signed_outcome
-from nodesmith.bus.signing import Signed
+from nodesmith.bus.signed_messages import Signed
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.messages import (
     Answer,

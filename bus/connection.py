@@ -20,10 +20,10 @@ import structlog
 from nats.aio.client import Client, Server
 from nats.aio.msg import Msg
 
-from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.bus.nats_credentials import CredentialIssuer
 from nodesmith.bus.nkeys import KeyPair
 from nodesmith.bus.requests import Reply, Requests
-from nodesmith.bus.signing import NodeKeys, ReportSigner, Signatures, Signed
+from nodesmith.bus.signed_messages import NodeKeys, ReportSigner, Signatures, Signed
 from nodesmith.domain.errors import BadSignature, LinkDown, NoAnswer, NodeAway
 from nodesmith.domain.node import NatsCredential
 

@@ -10,7 +10,7 @@ import structlog
 from nats.aio.msg import Msg
 
 from nodesmith.bus.connection import Bus
-from nodesmith.bus.signing import Signed, unverified
+from nodesmith.bus.signed_messages import Signed, unverified
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.errors import BadSignature

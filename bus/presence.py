@@ -7,7 +7,7 @@ from nats.aio.msg import Msg
 
 from nodesmith.bus.commands import ask_node
 from nodesmith.bus.connection import Bus
-from nodesmith.bus.signing import Signed
+from nodesmith.bus.signed_messages import Signed
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.messages import Signed as SignedRequest
 from nodesmith.contracts.nats.messages import StopBackend
@@ -41,7 +41,7 @@ class Presence:
         return True
 
     async def stop(self, node_id: str, order: StopOrder) -> None:
-        """Tell the node to stop, without a delivery guarantee; it is told again at its next heartbeat."""
+        """Tell the node to stop, without a delivery guarantee; the order is repeated at its next heartbeat."""
         await self._bus.publish(subjects.stop_node(node_id), order.encode())
 
     async def announce_trust_list(self, node_id: str) -> bool:

@@ -10,7 +10,7 @@ import structlog
 from nats.aio.msg import Msg
 
 from nodesmith.bus.connection import Bus
-from nodesmith.bus.signing import Signed
+from nodesmith.bus.signed_messages import Signed
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.messages import Outcome, Progress
 from nodesmith.domain.errors import NodesmithError

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from nodesmith.bus.connection import Bus
-from nodesmith.bus.credentials import AccountSigner, Trust
+from nodesmith.bus.nats_credentials import AccountSigner, Trust
 from nodesmith.contracts.nats import subjects
 from nodesmith.domain.errors import NodeAway, ServiceUnavailable
 

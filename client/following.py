@@ -48,7 +48,7 @@ class Follower:
             yield operation
 
     def needs_detail(self, event: ServerSentEvent) -> bool:
-        """Whether the operation has to be fetched: it ended, the stream was reset, or nobody has picked it up yet."""
+        """Whether the operation has to be fetched: it ended, the stream was reset, or no worker has it yet."""
         if event.event == COMMENT:  # the API reports a missing worker only in its answer
             return self._known.state is State.QUEUED
         if event.event == PROGRESS:

@@ -5,7 +5,7 @@ from functools import cached_property
 from temporalio.client import Client
 
 from nodesmith.bus.connection import Bus
-from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.bus.nats_credentials import CredentialIssuer
 from nodesmith.bus.presence import Presence
 from nodesmith.bus.running_models import ModelsClient
 from nodesmith.contracts.temporal.operations import CONTROL_QUEUE
@@ -35,7 +35,7 @@ from nodesmith.store.access.credentials import Credentials
 from nodesmith.store.access.invites import Invites as InviteTable
 from nodesmith.store.access.sign_in import SignIn
 from nodesmith.store.access.tokens import Tokens
-from nodesmith.store.access.trust import TrustVersions
+from nodesmith.store.access.trust_lists import TrustVersions
 from nodesmith.store.catalogue.sources import SourceTable
 from nodesmith.store.database import Database
 from nodesmith.store.operations.hold import Holds

@@ -16,7 +16,7 @@ from nodesmith.runtime.monitor_run import MonitorRun
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.services.batches.repair import BatchRepair
-from nodesmith.services.nodes.identity import DuplicateIdentities
+from nodesmith.services.nodes.identity_claims import DuplicateIdentities
 from nodesmith.services.nodes.inventory import Inventory
 from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.nodes.liveness import Liveness

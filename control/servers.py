@@ -3,7 +3,7 @@
 from contextlib import AsyncExitStack
 
 from nodesmith.bus.connection import Bus, connect_control
-from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.bus.nats_credentials import CredentialIssuer
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.runtime.tls_trust import trusting
 from nodesmith.store.database import POOL_SIZE, Database

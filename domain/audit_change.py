@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 
@@ -24,3 +25,13 @@ class AuditChange:
     before: Mapping[str, object] | None = None
     after: Mapping[str, object] | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedChange(AuditChange):
+    """A change as the audit trail has it."""
+
+    id: int
+    """newer ones are greater"""
+    at: datetime
+    outcome: ChangeState

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import auto
+from enum import StrEnum, auto
 
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Reason, State
@@ -37,6 +37,17 @@ class MemberVerdict(WireEnum):
     NOT_STARTED = auto()
     NOTHING_TO_DO = auto()
     UNKNOWN = auto()
+
+
+class RetrySelect(StrEnum):
+    """Which members of a batch are retried; never those that succeeded."""
+
+    FAILED = auto()
+    """failed, gave up, did not connect, had a conflict, or were not started because others failed"""
+    CANCELLED = auto()
+    """cancelled, or not started because the batch was cancelled"""
+    ALL_UNFINISHED = auto()
+    """both, and members whose node was refused"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

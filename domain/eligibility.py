@@ -26,7 +26,7 @@ class Check(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRule:
-    """One obstacle: a fact of the node, the check that finds it, and how people are told."""
+    """One obstacle: a fact of the node, the check that finds it, and the words for people."""
 
     fact: str
     """attribute of `Node`, and column of the table `nodes`"""
@@ -71,7 +71,7 @@ RULES: Mapping[Obstacle, WorkRule] = {
         fact="drained_at", check=Check.IS_SET, waived_by_on_drained=True, error=NodeDrained, words="is drained"
     ),
 }
-"""in the order in which people are told"""
+"""in the order in which they are reported"""
 
 REFUSALS: tuple[type[NodesmithError], ...] = (UnknownNode, *(rule.error for rule in RULES.values()))
 """errors of a request for a node that may not get work"""

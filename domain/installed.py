@@ -1,4 +1,4 @@
-"""Installed backends: what an agent reported about one backend on its disk."""
+"""Installed backends: what an agent reported about one backend on its disk, and on which node it is."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,3 +17,13 @@ class InstalledBackend:
     family: str = ""
     previous_version: str = ""
     previous_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A backend on a node."""
+
+    node_id: str
+    node_name: str
+    node_status: str
+    installed: InstalledBackend

@@ -32,6 +32,14 @@ class Protocol(enum.IntEnum):
     """a Nodesmith agent: accepts within 5 s, reports the outcome on its own subject, supports cancel and op"""
 
 
+class DrainPolicy(WireEnum):
+    """What happens to running operations of a drained node."""
+
+    FINISH = "finish"
+    CANCEL = "cancel"
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True)
 class NodeFacts:
     """Stored facts of a node, from which `status_of` derives the status."""

@@ -17,8 +17,8 @@ _MOST_NUMBERS = 4
 _IPV4 = 4
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
-"""all public IPv6 addresses; `is_global` of Python also accepts ways into private networks: other NAT64 prefixes,
-IPv4-compatible, translated and site-local addresses"""
+"""all public IPv6 addresses; `is_global` of Python also accepts addresses that lead into private
+networks: other NAT64 prefixes, IPv4-compatible, translated and site-local addresses"""
 
 
 @dataclass(frozen=True)

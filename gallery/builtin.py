@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path, PurePosixPath
 
-from nodesmith.gallery.archive import digest, pack
+from nodesmith.gallery.archive_packing import digest, pack
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.entries import Entry
 from nodesmith.gallery.index import read_index

@@ -4,11 +4,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from nodesmith.contracts.http.galleries import BackendEntry
 from nodesmith.domain.artifact import Artifact
 from nodesmith.domain.errors import NoBuildForNode
+from nodesmith.domain.gallery_trust import GalleryTrust
 from nodesmith.domain.identity import family_of
-from nodesmith.domain.trust import GalleryTrust
 from nodesmith.gallery.entries import BROKEN, Entry, Unusable
 from nodesmith.gallery.metas import choose_build, with_families
 from nodesmith.gallery.suitability import Suitability, is_for_some_hardware, preference, suitability
@@ -53,9 +52,6 @@ class Catalogue:
         """All entries, by name and then newest first."""
         newest_first = sorted(self._entries, key=lambda entry: age(entry.artifact.version), reverse=True)
         return sorted(newest_first, key=lambda entry: entry.artifact.name)
-
-    def entries(self) -> list[BackendEntry]:
-        return [view(entry) for entry in self.listed()]
 
     def unusable(self) -> Sequence[Unusable]:
         return self._unusable
@@ -106,19 +102,6 @@ class Catalogue:
         gallery = backend.strip().rpartition("@")[0].casefold()
         found = names.get(family_of(backend), [])
         return [entry for entry in found if gallery in {"", entry.gallery.casefold()}]
-
-
-def view(entry: Entry) -> BackendEntry:
-    artifact = entry.artifact
-    return BackendEntry(
-        name=artifact.name,
-        version=artifact.version,
-        description=artifact.description,
-        uri=artifact.uri,
-        sha256=artifact.sha256,
-        size=artifact.size,
-        gallery=entry.gallery,
-    )
 
 
 def age(version: str) -> list[tuple[int, int, str]]:

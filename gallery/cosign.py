@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nodesmith.gallery.keys import PublicKey
+from nodesmith.gallery.artifact_keys import PublicKey
 
 SIGNATURE = "dev.cosignproject.cosign/signature"
 """the layer annotation with the signature over the layer's content"""

@@ -8,8 +8,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from nodesmith.contracts.names import PlainName
 from nodesmith.domain.artifact import Artifact
+from nodesmith.domain.gallery_trust import GalleryPolicy, GalleryTrust
 from nodesmith.domain.identity import family_of
-from nodesmith.domain.trust import GalleryPolicy, GalleryTrust
 from nodesmith.gallery.entries import Entry, Index, Unusable
 from nodesmith.gallery.metas import with_families, without_cycles
 from nodesmith.gallery.oci import is_reference

@@ -16,9 +16,9 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import httpx2
 
-from nodesmith.contracts.http.galleries import FreshIndex, GalleryCopy, GalleryRequest, IndexProof
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.domain.errors import SourceNotAllowed
+from nodesmith.domain.gallery import FreshIndex, GalleryCopy, GallerySettings, IndexProof
 from nodesmith.domain.source_policy import SourcePolicy
 from nodesmith.gallery.addresses import NoName, SourceFailed, address, is_ref, named_beside
 from nodesmith.gallery.index import read_index
@@ -69,18 +69,18 @@ class IndexReader:
         self._timeout = timeout
         self._now = now
 
-    async def read(self, request: GalleryRequest, copy: GalleryCopy | None, *, patient: bool) -> FreshIndex:
+    async def read(self, settings: GallerySettings, copy: GalleryCopy | None, *, patient: bool) -> FreshIndex:
         """Return the index from the first address that has a usable one.
 
         `patient`: skip addresses that failed recently, unless there is no other.
         """
-        urls = [request.url, *request.mirrors]
+        urls = [settings.url, *settings.mirrors]
         cooling = copy.cooling if copy and patient else {}
         still = {url: until for url, until in cooling.items() if url in urls and until > self._now()}
         failures: dict[str, str] = {}
         for url in [url for url in urls if url not in still] or urls:
             try:
-                fresh = await self._try(url, request, copy)
+                fresh = await self._try(url, settings, copy)
             except (Unreachable, NotAnIndex, NoName, IndexRefused, SourceNotAllowed) as error:
                 failures[url] = str(error)
                 still[url] = self._now() + COOLDOWN_S
@@ -99,22 +99,22 @@ class IndexReader:
         except TimeoutError:
             raise Unreachable("no answer in time") from None
 
-    async def _try(self, url: str, request: GalleryRequest, copy: GalleryCopy | None) -> FreshIndex:
+    async def _try(self, url: str, settings: GallerySettings, copy: GalleryCopy | None) -> FreshIndex:
         try:
             async with asyncio.timeout(self._timeout):
-                fresh = await (self._signed if request.root else self._plain)(url, request, copy)
+                fresh = await (self._signed if settings.root else self._plain)(url, settings, copy)
         except TimeoutError:
             raise Unreachable("no answer in time") from None
         if fresh.content is not None:
-            await asyncio.to_thread(read_index, fresh.content, request.name, address(url), request.trusted())
+            await asyncio.to_thread(read_index, fresh.content, settings.name, address(url), settings.trusted())
         return fresh
 
-    async def _plain(self, url: str, _: GalleryRequest, copy: GalleryCopy | None) -> FreshIndex:
+    async def _plain(self, url: str, _: GallerySettings, copy: GalleryCopy | None) -> FreshIndex:
         place, etag = address(url), copy.etag if copy and copy.source == url else ""
         page = await (self._follow(place, etag) if is_ref(place) else self._get(place, etag))
         return FreshIndex(url, page.etag, None if page.content is None else _text(page.content), {})
 
-    async def _signed(self, url: str, request: GalleryRequest, copy: GalleryCopy | None) -> FreshIndex:
+    async def _signed(self, url: str, settings: GallerySettings, copy: GalleryCopy | None) -> FreshIndex:
         """Read only what the signed metadata lists; an identical copy is kept."""
         place = await self._named(address(url)) if is_ref(address(url)) else address(url)
         loop, known = asyncio.get_running_loop(), copy.metadata if copy else {}
@@ -123,7 +123,7 @@ class IndexReader:
             return asyncio.run_coroutine_threadsafe(self.small(document, METADATA_LIMIT), loop).result()
 
         name, base = PurePosixPath(urlsplit(place).path).name, urljoin(place, METADATA)
-        proof = await _in_thread(partial(verify, name, base, request.root, known, download))
+        proof = await _in_thread(partial(verify, name, base, settings.root, known, download))
         if copy and sha256(copy.content.encode()).hexdigest() == proof.sha256:
             return FreshIndex(url, "", None, {}, proof)
         content = (await self._get(place, largest=proof.length)).content or b""

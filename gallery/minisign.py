@@ -17,7 +17,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from nodesmith.gallery.keys import MINISIGN, BadKey, PublicKey, minisign_id
+from nodesmith.gallery.artifact_keys import MINISIGN, BadKey, PublicKey, minisign_id
 
 LARGEST = 64 * 1024
 _MOST = 16

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx2
 import structlog
 
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.gallery import oci
 from nodesmith.gallery.oci import Layer, NotOci, Platform, Reference
 

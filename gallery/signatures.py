@@ -7,13 +7,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
 
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.domain.addresses import without_query
 from nodesmith.domain.errors import RegistryDown
 from nodesmith.domain.source_policy import SourcePolicy
 from nodesmith.gallery import cosign, minisign, oci
+from nodesmith.gallery.artifact_keys import PublicKey, read_key
 from nodesmith.gallery.index_reader import Access, IndexReader, Unreachable, client_for
-from nodesmith.gallery.keys import PublicKey, read_key
 from nodesmith.gallery.oci import NotOci, Reference, read_reference
 from nodesmith.gallery.registry import Registry, RegistryFailed, registry_for
 

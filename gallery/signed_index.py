@@ -14,7 +14,7 @@ from tuf.api.exceptions import DownloadError, DownloadHTTPError, RepositoryError
 from tuf.api.metadata import Metadata, Root, Snapshot, TargetFile, Targets, Timestamp
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
-from nodesmith.contracts.http.galleries import IndexProof
+from nodesmith.domain.gallery import IndexProof
 
 FOLDER = "metadata/"
 """folder of the metadata, relative to the index"""

@@ -7,7 +7,7 @@ from http import HTTPStatus
 import httpx2
 import structlog
 
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.domain.errors import NodesmithError, RegistryDenied, RegistryDown, UnknownArtifact
 from nodesmith.domain.source_policy import SourcePolicy
 from nodesmith.gallery import oci

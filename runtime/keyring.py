@@ -15,10 +15,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
-from nodesmith.contracts.http.keys import Compared, KeysView, OrderKeyView
 from nodesmith.contracts.nats.messages import Signed
 from nodesmith.contracts.nats.orders import Order, OrderKey, Request, TrustChain, TrustList
 from nodesmith.domain.errors import InvalidRequest, OrderNotSigned, ServiceUnavailable
+from nodesmith.domain.trust_lists import Compared, TrustedKey, TrustedKeys
 from nodesmith.runtime.signing import ORDER, REQUEST, BadSignature, SigningKey, VerifyKey
 from nodesmith.runtime.trust_lists import NotTrusted, first_contact, read_list, relation, root_fingerprint, sign_list
 
@@ -122,13 +122,13 @@ class Keyring:
         """Fingerprint of the root key, as in invites."""
         return root_fingerprint(self._load().chain.newest)
 
-    def view(self) -> KeysView:
+    def keys(self) -> TrustedKeys:
         trusted, signing = self.trusted(), self.signing_kid
         keys = [
-            OrderKeyView(kid=key.kid, until=datetime.fromtimestamp(key.until / 1000, UTC), signs=key.kid == signing)
+            TrustedKey(kid=key.kid, until=datetime.fromtimestamp(key.until / 1000, UTC), signs=key.kid == signing)
             for key in trusted.keys
         ]
-        return KeysView(version=trusted.version, trust=self.fingerprint, keys=keys)
+        return TrustedKeys(version=trusted.version, trust=self.fingerprint, keys=keys)
 
     def compared(self, recorded: TrustChain) -> Compared:
         """Compare our trust lists with the recorded ones of the installation."""

@@ -7,7 +7,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from nodesmith.contracts.durations import Duration
-from nodesmith.contracts.source_settings import Names, Networks
+from nodesmith.contracts.setting_lists import Names, Networks
 from nodesmith.contracts.temporal.operations import Policy
 from nodesmith.domain.access import Role
 from nodesmith.domain.source_policy import SourcePolicy

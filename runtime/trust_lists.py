@@ -1,7 +1,7 @@
 """Trust lists: each is signed by the root of its predecessor, so a reader can follow them from its pinned list."""
 
-from nodesmith.contracts.http.keys import Relation
 from nodesmith.contracts.nats.orders import SignedTrustList, TrustChain, TrustList
+from nodesmith.domain.trust_lists import Relation
 from nodesmith.runtime.signing import TRUST, BadSignature, SigningKey, VerifyKey, fingerprint
 
 PREFIX = "sha256:"

@@ -5,10 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from nodesmith.contracts.http.hold import HoldView
-from nodesmith.contracts.http.inventory import BackendSpread
-from nodesmith.contracts.http.nodes import RegisterRequest
-from nodesmith.contracts.http.operation_groups import OperationFilter
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.messages import (
     BackendList,
     CancelCommand,
@@ -37,12 +34,15 @@ from nodesmith.contracts.temporal.operations import (
 )
 from nodesmith.domain.artifact import Artifact
 from nodesmith.domain.batch import Batch, Member
+from nodesmith.domain.gallery_trust import GalleryTrust
+from nodesmith.domain.hold import Hold
+from nodesmith.domain.inventory import FleetBackend
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.monitor import MonitorTick
 from nodesmith.domain.node import NatsCredential, Node, NodeKey, ReportingNode
 from nodesmith.domain.operation import Operation, Phase, Reason, State
+from nodesmith.domain.operation_filter import OperationFilter
 from nodesmith.domain.selector import EVERYTHING, Selector
-from nodesmith.domain.trust import GalleryTrust
 
 
 class NodeRegistry(Protocol):
@@ -132,7 +132,7 @@ class Inventory(Protocol):
 class Holds(Protocol):
     """The hold: it stops every operation that was not dispatched to its node yet."""
 
-    async def in_force(self) -> HoldView | None: ...
+    async def in_force(self) -> Hold | None: ...
     async def hold(self, *, reason: str, by: str, now: datetime) -> bool: ...
     async def release(self, *, by: str, now: datetime) -> bool: ...
 
@@ -185,7 +185,7 @@ class InventoryTable(Protocol):
     ) -> bool: ...
     async def mark_stale(self, node_id: str) -> None: ...
     async def stale(self, *, limit: int, skip: Sequence[str] = ()) -> list[Node]: ...
-    async def spread(self, *, family: str = "", selector: Selector = EVERYTHING) -> list[BackendSpread]: ...
+    async def spread(self, *, family: str = "", selector: Selector = EVERYTHING) -> list[FleetBackend]: ...
 
 
 class Catalogue(Protocol):

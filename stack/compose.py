@@ -3,7 +3,7 @@
 import secrets as random
 from pathlib import Path
 
-from nodesmith.bus.credentials import server_config
+from nodesmith.bus.nats_credentials import server_config
 from nodesmith.runtime.keyring import Keyring
 from nodesmith.stack import secrets
 from nodesmith.stack.files import write_private

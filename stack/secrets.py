@@ -2,7 +2,7 @@
 
 import secrets
 
-from nodesmith.bus.credentials import Trust, new_trust
+from nodesmith.bus.nats_credentials import Trust, new_trust
 from nodesmith.runtime.keyring import create_keys
 from nodesmith.stack.files import write_private
 from nodesmith.stack.home import Home

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nodesmith.stack import ports, secrets
+from nodesmith.stack import secrets, tcp_ports
 from nodesmith.stack.api import LocalApi
 from nodesmith.stack.errors import StackError
 from nodesmith.stack.home import Connection, Home
@@ -126,7 +126,7 @@ class Stack:
         self._lock = HomeLock.acquire(self.home.lock_file)
         self.note(f"home {self.home.folder}{' (new)' if fresh else ''}")
         record.end_leftovers(self.home.processes_file)
-        chosen = ports.choose(self.home, self.options.port_base, self.note)
+        chosen = tcp_ports.choose(self.home, self.options.port_base, self.note)
         secrets.ensure(self.home)
         is_isolated = not external.temporal_address and isolation.is_enabled(os.environ, self.note)
         plan = StackPlan(self.home, chosen, external, listen, is_isolated)

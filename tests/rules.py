@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.breaks import SEEN_FAILING
+from tests.mutations.all_breaks import SEEN_FAILING
 from tests.rule_tables import page as table
 from tests.rule_tables import proofs
 
@@ -12,10 +12,10 @@ RULES = {
     "R1": "A node has an id, a unique name, and facts within limits.",
     "R2": "The status of a node is pending, healthy, unhealthy, draining or offline.",
     "R5": "A label key has one value; keys and values have limits.",
-    "R8": "A process that keeps a copy of a node's replicas is told when the node is removed.",
+    "R8": "A process that keeps a copy of a node's replicas is notified when the node is removed.",
     "R9": "The database deletes everything that belongs to a removed node.",
-    "R10": "A listener is told about replicas that are removed.",
-    "R11": "One function tells the listeners.",
+    "R10": "A listener is notified of replicas that are removed.",
+    "R11": "One function notifies the listeners.",
     "R12": "The registry knows which models a removed node had.",
     "R13": "Processes that start at the same time migrate the database once.",
     "R14": "A registration proves the identity of a node, waits for approval, and keeps what an admin decided.",
@@ -28,7 +28,7 @@ RULES = {
     "R24": "The list of nodes is sorted by name and has every node once.",
     "R25": "A node can be read by its id.",
     "R26": "A node can be read by its name.",
-    "R27": "A command that nobody at the node answers makes the node unhealthy, and deletes nothing.",
+    "R27": "A command without a subscriber at the node makes the node unhealthy, and deletes nothing.",
     "R28": 'The status "healthy" is derived from facts and never written.',
     "R29": "A draining node gets no new work, and running work continues.",
     "R30": "Offline is derived from silence during the time in which the control plane listened.",
@@ -45,7 +45,7 @@ RULES = {
     "R77": "Some labels follow from the facts of a node.",
     "R86": "A node that becomes available ends a cool-down.",
     "R87": "Other changes do not end a cool-down.",
-    "R88": "Listeners are told after the commit, and about exactly what was removed.",
+    "R88": "Listeners are notified after the commit, of exactly the removed replicas.",
     "R89": "Counters are never negative and never overflow.",
     "R90": "An admin's decision survives restarts of the node.",
     "R91": "Nodes that run no backends get no backend operations.",
@@ -57,7 +57,7 @@ RULES = {
     "H5": "A node that left stays offline until it registers again.",
     "H6": "A drain stops nothing that runs.",
     "H7": "The renewal of a credential is not a restart.",
-    "H8": "A removed node is told, and stops.",
+    "H8": "A removed node gets a stop order, and stops.",
     "H10": "Nothing of a removed node is left in the database.",
     "H18": "A VRAM budget limits the memory in use, not the free memory.",
     "H28": "The removal of a backend from a node is durable.",
@@ -69,7 +69,7 @@ RULES = {
 }
 """Number in the docstrings of tests -> the rule. R: what a registry of nodes does; H: weaknesses to avoid."""
 
-_REPLICAS = "Nodesmith keeps no replicas of models yet, so nobody has to be told that they are gone"
+_REPLICAS = "Nodesmith keeps no replicas of models yet, so no process has to be notified that they are gone"
 _PLACEMENT = "Nodesmith places no models yet, so nothing is cooled down, reserved or routed"
 NOT_DONE = {
     **dict.fromkeys(("R8", "R10", "R11", "R12", "R88"), _REPLICAS),

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 
-from tests.breaks import BREAKS, SEEN_FAILING
+from tests.mutations.all_breaks import BREAKS, SEEN_FAILING
 from tests.rule_tables import located
 from tests.rule_tables import page as table
 
@@ -12,10 +12,10 @@ RULES = {
     "S2": "A request with neither backend nor uri is a 400.",
     "S3": "A request with one target goes to one node; a request without a target goes to all nodes.",
     "S4": "One backend on two nodes at the same time is two jobs, and none is lost.",
-    "S5": "The lock is a workflow id of node and family; one function makes it and nobody parses it.",
+    "S5": "The lock is a workflow id of node and family; one function makes it and no code parses it.",
     "S6": "The list has the node in a field of its own, and the plain name of the backend.",
     "S7": "The error text of a worker reaches the operation, and a retry goes only to the nodes that failed.",
-    "S8": "Work continues although nobody reads its state.",
+    "S8": "Work continues although no client reads its state.",
     "S9": "All nodes of a batch may work at the same time, and no fixed time ends the batch.",
     "S10": "A cancelled operation is not shown as a success.",
     "S11": "A cancel ends an operation that still waits.",
@@ -48,13 +48,13 @@ RULES = {
     "S38": "An operation without an answer in time is still installing, and has not failed.",
     "S39": "A timeout of the bus is recognised, whatever its type.",
     "S40": "Progress is read if there is some; a worker without progress is fine.",
-    "S41": "Malformed and stale progress is dropped, and a slow reader delays nobody.",
+    "S41": "Malformed and stale progress is dropped, and a slow reader delays no other reader.",
     "S42": "A model is unloaded on every node that has it; nodes that fail are named.",
     "S43": "A stop of one backend, or of all, is sent and not waited for.",
     "S44": "Direct requests to nodes have time limits.",
     "S45": "After a timeout the workflow attaches to the node again, and starts no second attempt.",
     "S46": "Nodes that run no backends are left out, and named.",
-    "S47": "A command that nobody at the node answers is evidence that the node is unreachable.",
+    "S47": "A command without a subscriber at the node is evidence that the node is unreachable.",
     "S48": "After ten failed attempts an operation is a dead letter, which is kept and can be retried.",
     "S49": "A request for a node that may not get work is refused at admission.",
     "S50": "Names of earlier features are listed.",
@@ -121,7 +121,7 @@ BEYOND_NUMBERS = """
 
 The event stream; degraded service while a server is away; killed and stopped processes (`chaos`); limits; dispatch and
 the end of an operation; stores that were restored to an older copy; idempotency keys; retry and repair of batches.
-`python -m tests.breaking TOPIC` breaks the code of one topic again, on a copy.
+`python -m tests.mutations TOPIC` breaks the code of one topic again, on a copy.
 
 | topic | tests | fail when |
 |---|---|---|

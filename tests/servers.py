@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from nodesmith.bus.credentials import CredentialIssuer, Trust, new_trust
+from nodesmith.bus.nats_credentials import CredentialIssuer, Trust, new_trust
 from nodesmith.bus.nkeys import KeyPair, Role
 from nodesmith.domain.node import NatsCredential, NodeKey, Protocol
 from nodesmith.stack.processes.child import Child

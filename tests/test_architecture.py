@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import module_map
+from tests.module_map import PRODUCT
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGE = ROOT / "src" / "nodesmith"
-PACKAGES = sorted(link.name for link in PACKAGE.iterdir() if link.is_symlink())
+PACKAGES = PRODUCT
 """the product's folders: `nodesmith.<folder>` is a symbolic link to each"""
 BESIDE = {"tests", "benchmarks", "src"}
 """folders with Python code outside the product, and the folder of the symbolic links"""
@@ -83,6 +86,34 @@ def test_every_test_folder_is_a_package() -> None:
     """Otherwise tests/api would shadow api."""
     folders = {path.parent for path in sources() if top_folder(path) == "tests"}
     assert not [folder for folder in folders if not (folder / "__init__.py").exists()]
+
+
+# the module map
+
+
+def test_the_folder_table_names_every_folder_of_the_product_once() -> None:
+    assert sorted(set(module_map.table()) & {path.name for path in PACKAGE.iterdir()}) == PACKAGES, module_map.printed()
+
+
+@pytest.mark.parametrize("folder", PACKAGES)
+def test_a_folder_imports_what_the_folder_table_says(folder: str) -> None:
+    row = module_map.module_map()[folder]
+    assert row.imports <= row.may_import, module_map.printed()
+
+
+@pytest.mark.parametrize("folder", PACKAGES)
+def test_subfolders_that_the_folder_table_names_exist(folder: str) -> None:
+    row = module_map.module_map()[folder]
+    named = set(re.findall(r"(?<![\w/])(\w+/)", row.contents)) - {f"{each}/" for each in PACKAGES}
+    assert named <= set(row.subfolders), module_map.printed()
+
+
+def test_the_module_map_in_the_architecture_has_every_folder() -> None:
+    """The table of CONTRIBUTING.md and the picture are one map."""
+    drawn = (
+        (ROOT / "docs" / "explanation" / "architecture.md").read_text().partition("## Modules")[2].partition("## ")[0]
+    )
+    assert set(re.findall(r"\b(\w+)\[", drawn)) == set(PACKAGES), module_map.printed()
 
 
 # imports
@@ -200,6 +231,8 @@ def test_the_sources_keep_the_import_contracts(copy_of_the_sources: Path) -> Non
         ("workflows", "import sqlalchemy", "Orchestration, effects and use cases know no driver"),
         ("client", "import nodesmith.stack.home", "Imports go down only"),
         ("client", "import nats", "The client needs nothing of the control plane"),
+        ("services", "import nodesmith.contracts.http.operations", "HTTP shapes are made in the API"),
+        ("store", "import nodesmith.contracts.http.nodes", "HTTP shapes are made in the API"),
         ("agent", "import temporalio.client", "The agent is another machine"),
         ("agent", "import nodesmith.contracts.temporal.operations", "The agent is another machine"),
         ("cli", "import nodesmith.store.database", "The command line is a client"),

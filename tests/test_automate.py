@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.shapes import ACCEPTED, batch, node, operation, page
-from tests.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.fakes.scripted_api import ScriptedApi, as_json, scripted_api
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "automate.md"
 SCRIPTS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

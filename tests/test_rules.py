@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests import rules
-from tests.breaks import SEEN_FAILING
+from tests.mutations.all_breaks import SEEN_FAILING
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "rules-nodes.md"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.breaks import SEEN_FAILING
+from tests.mutations.all_breaks import SEEN_FAILING
 from tests.rule_tables import proofs
 from tests.rules_operations import NOT_SHOWN, RULES, page
 

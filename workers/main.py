@@ -16,13 +16,13 @@ from nodesmith.activities.batches import BatchActivities
 from nodesmith.activities.fleet_monitor import FleetActivities
 from nodesmith.activities.node import NodeActivities
 from nodesmith.activities.records import RecordActivities
-from nodesmith.bus.credentials import CredentialIssuer
 from nodesmith.bus.heartbeats import HeartbeatSink
+from nodesmith.bus.nats_credentials import CredentialIssuer
 from nodesmith.contracts.temporal import operations as names
 from nodesmith.control.graph import ControlGraph
 from nodesmith.control.servers import open_bus, open_database
 from nodesmith.domain.errors import ServiceUnavailable
-from nodesmith.runtime import logs, process_exit
+from nodesmith.runtime import log_setup, process_exit
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.runtime.temporal import connect, prepare_namespace
 from nodesmith.workers.inventory_refresh import InventoryRefresher, LabelRefresher
@@ -149,7 +149,7 @@ async def _unless_stopped(starting: "asyncio.Future[T]", stop: asyncio.Event) ->
 
 def main() -> None:
     settings = ControlSettings()
-    logs.configure(settings.log_level)
+    log_setup.configure(settings.log_level)
     process_exit.run(lambda stop: serve(settings, stop), loop_factory=uvloop.new_event_loop)
 
 

@@ -33,7 +33,7 @@ class OperationWaits:
         await self._sleep_until(self._is_cancelled, options.REATTACH_PAUSE)
 
     async def wait_for_node(self) -> None:
-        """Wait until the node is heard again, or until the limit of the policy."""
+        """Wait until a heartbeat of the node arrives, or until the limit of the policy."""
         run = self._run
         run.phase = None
         run.away_since = run.away_since or workflow.now()

@@ -9,7 +9,7 @@ import httpx2
 import structlog
 
 from nodesmith.agent.operations.failures import OperationFailed
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.domain.errors import SourceNotAllowed
 from nodesmith.domain.operation import Reason
 from nodesmith.domain.source_policy import SourcePolicy

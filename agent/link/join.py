@@ -9,13 +9,13 @@ from typing import Any
 import httpx2
 
 from nodesmith.agent.disk.durable_files import write_durably
-from nodesmith.agent.link.identity import Identity, IdentityFile
+from nodesmith.agent.link.node_identity import Identity, IdentityFile
+from nodesmith.agent.link.pinned_trust import PinFile, PinnedTrust
 from nodesmith.agent.link.registration import NotRegistered, Registrar, Removed
 from nodesmith.agent.link.retirement import Retirement
-from nodesmith.agent.link.trust import PinFile, PinnedTrust
 from nodesmith.agent.machine import machine_id, resources
 from nodesmith.agent.settings import AgentSettings
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.domain.errors import InvalidRequest, NodesmithError, NotSignedIn, ServiceUnavailable
 from nodesmith.domain.node import Protocol
 from nodesmith.runtime.proxies import api_client

@@ -9,11 +9,11 @@ from typing import Protocol
 import httpx2
 import structlog
 
-from nodesmith.agent.link.identity import Identity
-from nodesmith.agent.link.trust import PinnedTrust
+from nodesmith.agent.link.node_identity import Identity
+from nodesmith.agent.link.pinned_trust import PinnedTrust
 from nodesmith.bus.connection import Bus
 from nodesmith.bus.nkeys import KeyPair, Role
-from nodesmith.contracts.http.nodes import RegisterRequest, RegisterResponse
+from nodesmith.contracts.agent_api import RegisterRequest, RegisterResponse
 from nodesmith.contracts.nats.presence import StopWhy
 from nodesmith.domain.node import NatsCredential
 from nodesmith.domain.node import Protocol as Wire

@@ -5,7 +5,7 @@ import random
 
 import structlog
 
-from nodesmith.agent.link.trust import PinnedTrust
+from nodesmith.agent.link.pinned_trust import PinnedTrust
 from nodesmith.runtime.trust_lists import NotTrusted
 
 log = structlog.stdlib.get_logger(__name__)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import structlog
 
-from nodesmith.agent.link.trust import KeyExpired, PinnedTrust, UnknownKey
+from nodesmith.agent.link.pinned_trust import KeyExpired, PinnedTrust, UnknownKey
 from nodesmith.contracts.nats.messages import Answer, Command, CommandReply, Signed
 from nodesmith.contracts.nats.orders import Order, Request, SignedCommand
 from nodesmith.domain.kinds import Kind

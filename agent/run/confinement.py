@@ -15,7 +15,7 @@ from pathlib import Path
 from nodesmith.agent.disk.tree_removal import remove_tree
 from nodesmith.agent.run import launcher
 from nodesmith.agent.run.accounts import Account
-from nodesmith.agent.run.health import declaration_of
+from nodesmith.agent.run.health_check import declaration_of
 from nodesmith.contracts.nats.presence import BackendConfinement
 
 _PROGRAMS = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix/store", "/gnu/store")

@@ -13,10 +13,10 @@ from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.agent.run import logs
 from nodesmith.agent.run.backend_process import BackendProcess, ProcessRecord, identity_of
 from nodesmith.agent.run.confinement import Confinement
-from nodesmith.agent.run.health import health_route, is_healthy
+from nodesmith.agent.run.health_check import health_route, is_healthy
 from nodesmith.agent.run.logs import LogRing
-from nodesmith.agent.run.ports import Ports
 from nodesmith.agent.run.process_records import ProcessRecords
+from nodesmith.agent.run.tcp_ports import Ports
 from nodesmith.runtime.process_identity import boot_id
 
 log = structlog.stdlib.get_logger(__name__)

@@ -11,9 +11,9 @@ import httpx2
 import structlog
 
 from nodesmith.agent.first_ended import run_until_first
-from nodesmith.agent.link.identity import Identity
+from nodesmith.agent.link.node_identity import Identity
+from nodesmith.agent.link.pinned_trust import PinnedTrust
 from nodesmith.agent.link.registration import Registrar
-from nodesmith.agent.link.trust import PinnedTrust
 from nodesmith.agent.link.trust_watch import TrustWatch
 from nodesmith.agent.operations.commands import NodeOperations
 from nodesmith.agent.operations.failures import OperationFailed
@@ -25,7 +25,7 @@ from nodesmith.bus.connection import Bus, node_bus
 from nodesmith.bus.heartbeats import send_heartbeats
 from nodesmith.bus.presence import answer_presence, subscribe_trust_list
 from nodesmith.bus.reports import NodeReports
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.messages import (
     BackendList,
     CancelCommand,

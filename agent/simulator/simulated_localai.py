@@ -7,7 +7,7 @@ import httpx2
 import structlog
 
 from nodesmith.agent.first_ended import run_until_first
-from nodesmith.agent.link.identity import Identity
+from nodesmith.agent.link.node_identity import Identity
 from nodesmith.agent.link.registration import Registrar
 from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.agent.operations.job import Job
@@ -25,7 +25,7 @@ from nodesmith.agent.simulator.simulated_agent import (
 from nodesmith.bus.commands import serve_localai
 from nodesmith.bus.connection import Bus, node_bus
 from nodesmith.bus.reports import NodeReports
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.messages import BackendList, Command, CommandReply, Progress, Result
 from nodesmith.contracts.nats.presence import StopOrder
 from nodesmith.domain.kinds import Kind

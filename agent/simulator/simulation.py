@@ -12,9 +12,9 @@ import httpx2
 import structlog
 
 from nodesmith.agent.first_ended import run_until_first
-from nodesmith.agent.link.identity import Identity
+from nodesmith.agent.link.node_identity import Identity
+from nodesmith.agent.link.pinned_trust import PinInMemory, PinnedTrust
 from nodesmith.agent.link.registration import APPROVAL_POLL_S, CredentialRefused, NotRegistered, Removed
-from nodesmith.agent.link.trust import PinInMemory, PinnedTrust
 from nodesmith.agent.simulator.simulated_agent import SimulatedAgent, SimulatedBehaviour, SimulationTotals
 from nodesmith.agent.simulator.simulated_localai import SimulatedLocalAIWorker
 from nodesmith.domain.node import Protocol

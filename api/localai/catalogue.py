@@ -12,6 +12,7 @@ from nodesmith.api.localai.views import batch_job_status, job_status
 from nodesmith.api.problems import responses
 from nodesmith.api.views.batches import batch_view
 from nodesmith.api.views.operations import operation_view
+from nodesmith.api.views.shapes import view_of
 from nodesmith.contracts.http.galleries import CataloguePage, UpgradeInfo
 from nodesmith.contracts.http.localai import JobStatus
 from nodesmith.services.catalogue.search import EVERYTHING, Search
@@ -55,7 +56,7 @@ async def list_catalogue(
 async def map_upgrades(deps: Deps) -> dict[str, UpgradeInfo]:
     """Name of a backend -> the version most nodes have, the gallery's version, and the nodes that differ."""
     await deps.gallery.galleries.sync()
-    return await deps.gallery.upgrades.list()
+    return await _upgrades(deps)
 
 
 @router.post("/upgrades/check", responses=responses())
@@ -63,7 +64,7 @@ async def check_for_upgrades(deps: Deps, _actor: Operator) -> dict[str, UpgradeI
     """Resolve the tags of installed backends at their registries now, and return the available upgrades."""
     await deps.gallery.galleries.sync()
     await deps.gallery.upgrades.check()
-    return await deps.gallery.upgrades.list()
+    return await _upgrades(deps)
 
 
 @router.get("/usecases", responses=responses())
@@ -80,3 +81,7 @@ async def get_job(job_id: Annotated[str, Path(description="The jobID of an insta
         return job_status(operation_view(operation))
     batch = await deps.batches.find(job_id)
     return batch_job_status(batch_view(batch)) if batch is not None else JobStatus()
+
+
+async def _upgrades(deps: Deps) -> dict[str, UpgradeInfo]:
+    return {name: view_of(UpgradeInfo, each) for name, each in (await deps.gallery.upgrades.list()).items()}

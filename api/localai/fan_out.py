@@ -7,8 +7,8 @@ from nodesmith.api.batch_start import start_batch
 from nodesmith.api.dependencies import BackendName, Deps, IdempotencyKey
 from nodesmith.api.localai.views import fleet_job, job_reference
 from nodesmith.api.problems import responses
+from nodesmith.contracts.http.batches import BatchAccepted, BatchRequest
 from nodesmith.contracts.http.localai import ApplyRequest, ExternalRequest, FleetJob, JobReference
-from nodesmith.contracts.temporal.batches import BatchAccepted, BatchRequest
 from nodesmith.domain.kinds import Kind
 
 router = APIRouter(tags=["LocalAI"])

@@ -13,9 +13,9 @@ from nodesmith.api.problems import respond, responses
 from nodesmith.api.views.batches import batch_detail
 from nodesmith.api.views.operations import operation_view
 from nodesmith.api.wait_for_end import batch_end
+from nodesmith.contracts.http.batches import BatchRequest
 from nodesmith.contracts.http.localai import OpStatus
 from nodesmith.contracts.http.operations import Done
-from nodesmith.contracts.temporal.batches import BatchRequest
 from nodesmith.domain.errors import NoAnswer
 from nodesmith.domain.kinds import Kind
 

@@ -8,6 +8,7 @@ from nodesmith.api.auth import Operator, viewer
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.node_lookup import NodeName, known_node
 from nodesmith.api.problems import responses
+from nodesmith.api.views.models import model_view
 from nodesmith.contracts.http.models import MOST_LINES, LogLine, ModelBody, NodeModel
 from nodesmith.contracts.http.shared import Message
 from nodesmith.contracts.nats.running_models import LogsQuestion
@@ -22,25 +23,27 @@ _REFUSALS = responses(400, 404, 409, 504)
 @router.get("/models", response_model_exclude_none=True, responses=responses())
 async def list_running_models(deps: Deps) -> list[NodeModel]:
     """Running models of all healthy nodes; a node that does not answer within two seconds is omitted."""
-    return await deps.models.everywhere(await deps.nodes.list())
+    return [model_view(each) for each in await deps.models.everywhere(await deps.nodes.list())]
 
 
 @router.get("/{node}/models", response_model_exclude_none=True, responses=_REFUSALS)
 async def list_models_of_node(node: NodeName, deps: Deps) -> list[NodeModel]:
     """Running models of one node."""
-    return await deps.models.running(await known_node(deps, node))
+    return [model_view(each) for each in await deps.models.running(await known_node(deps, node))]
 
 
 @router.post("/{node}/models/unload", responses=_REFUSALS)
 async def unload_model(node: NodeName, body: ModelBody, deps: Deps, _actor: Operator) -> Message:
     """Unload a model, all its replicas, on a node. A model that does not run counts as unloaded."""
-    return await deps.models.unload(await known_node(deps, node), body.model_name)
+    await deps.models.unload(await known_node(deps, node), body.model_name)
+    return Message(message="model unloaded")
 
 
 @router.post("/{node}/models/delete", responses=_REFUSALS)
 async def delete_model_files(node: NodeName, body: ModelBody, deps: Deps, _actor: Operator) -> Message:
     """Unload a model and delete its files from the node."""
-    return await deps.models.delete(await known_node(deps, node), body.model_name)
+    await deps.models.delete(await known_node(deps, node), body.model_name)
+    return Message(message="model deleted from node")
 
 
 @router.get("/{node}/backend-logs", responses=_REFUSALS)
@@ -52,5 +55,5 @@ async def list_log_keys(node: NodeName, deps: Deps) -> list[str]:
 @router.get("/{node}/backend-logs/{backend}", responses=_REFUSALS)
 async def read_log_lines(node: NodeName, backend: Key, deps: Deps) -> list[LogLine]:
     """LocalAI's tail of one process."""
-    page = await deps.models.logs(await known_node(deps, node), LogsQuestion(backend=backend, lines=MOST_LINES))
-    return [LogLine(text=line) for line in page.lines]
+    reply = await deps.models.logs(await known_node(deps, node), LogsQuestion(backend=backend, lines=MOST_LINES))
+    return [LogLine(text=line) for line in reply.lines]

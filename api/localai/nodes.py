@@ -15,13 +15,16 @@ from nodesmith.api.views.nodes import node_view, nodes_json
 from nodesmith.api.wait_for_end import operation_end
 from nodesmith.contracts import words
 from nodesmith.contracts.http.localai import DeleteBody, NodeJob
-from nodesmith.contracts.http.nodes import Approved, DrainPolicy, LifecycleChanged, NodeView
+from nodesmith.contracts.http.nodes import Approved, NodeView
 from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.contracts.http.shared import Message, ReasonBody
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.domain.errors import NoAnswer
 from nodesmith.domain.kinds import Kind
+from nodesmith.domain.node import DrainPolicy
 from nodesmith.domain.operation import State
+from nodesmith.services.nodes.lifecycle import LifecycleChange
+from nodesmith.services.requested_work import RequestedBackend
 from nodesmith.store.nodes.node_list import NodeQuery
 
 router = APIRouter(prefix="/api/nodes", tags=["LocalAI"], dependencies=[Depends(viewer)])
@@ -97,7 +100,7 @@ async def delete_on_node(
     node: NodeName, body: DeleteBody, request: Request, deps: Deps, actor: Operator, *, key: IdempotencyKey = None
 ) -> Message | JSONResponse:
     """Remove a backend and wait up to two minutes. 504: the removal continues under the named job id."""
-    removal = InstallRequest(backend=body.backend)
+    removal = RequestedBackend(backend=body.backend)
     accepted = await deps.admission.ask(Kind.REMOVE, node, removal, actor=actor, idempotency_key=key)
     after = {"backend": body.backend, "op_id": accepted.op_id}
     auditing.record(request, target=accepted.node_name, target_id=accepted.node_id, after=after)
@@ -113,5 +116,5 @@ async def delete_on_node(
     return Message(message="backend deleted")
 
 
-def _message(changed: LifecycleChanged) -> Message:
+def _message(changed: LifecycleChange) -> Message:
     return Message(message=changed.message)

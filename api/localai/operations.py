@@ -11,11 +11,12 @@ from nodesmith.api.localai.views import history_entry, list_entry, list_order
 from nodesmith.api.problems import responses
 from nodesmith.api.views.operations import operation_view
 from nodesmith.contracts.http.localai import LocalaiHistory, LocalaiOperations
-from nodesmith.contracts.http.operation_groups import OperationFilter
 from nodesmith.contracts.http.operations import CancelBody, Done
 from nodesmith.contracts.http.shared import ReasonBody
 from nodesmith.contracts.nats.messages import CancelMode
 from nodesmith.domain.errors import UnknownOperation
+from nodesmith.domain.operation import State
+from nodesmith.domain.operation_filter import OperationFilter
 from nodesmith.services.batches.batches import ORDERS
 
 router = APIRouter(prefix="/api/operations", tags=["LocalAI"], dependencies=[Depends(viewer)])
@@ -57,13 +58,13 @@ async def cancel_job(
     """Request a cancel of an operation or a batch."""
     order = body or CancelBody()
     try:
-        cancelled = await deps.cancellation.cancel(op_id, order, actor=actor)
+        await deps.cancellation.cancel(op_id, actor=actor, reason=order.reason, mode=order.mode, force=order.force)
     except UnknownOperation:
         if await deps.batches.find(op_id) is None:
             raise
         await deps.batch_service.order(op_id, ORDERS["cancel"], actor=actor, reason=order.reason)
     else:
-        auditing.record_order(request, state=cancelled.state)
+        auditing.record_order(request, state=State.CANCELLING)
     return Done(success=True, message="Operation cancelled")
 
 
@@ -73,8 +74,8 @@ async def pause_job(op_id: JobId, deps: Deps, actor: Operator, body: ReasonBody 
     if await _is_batch(deps, op_id):
         await deps.batch_service.order(op_id, ORDERS["pause"], actor=actor)
     else:
-        order = CancelBody(reason=body.reason if body else "", mode=CancelMode.KEEP)
-        await deps.cancellation.cancel(op_id, order, actor=actor)
+        reason = body.reason if body else ""
+        await deps.cancellation.cancel(op_id, actor=actor, reason=reason, mode=CancelMode.KEEP)
     return Done(success=True, message="Operation paused")
 
 

@@ -8,6 +8,7 @@ from pydantic import AwareDatetime
 from nodesmith.api.auth import viewer
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.problems import responses
+from nodesmith.api.views.shapes import views_of
 from nodesmith.contracts.http.access import AuditEntry
 from nodesmith.contracts.http.shared import Page
 
@@ -38,4 +39,4 @@ async def list_audit_entries(
     entries, following = await deps.audit.page(
         actor=actor, target=target, action=action, since=since, until=until, cursor=cursor, limit=limit
     )
-    return Page(items=entries, next_cursor=following)
+    return Page(items=views_of(AuditEntry, entries), next_cursor=following)

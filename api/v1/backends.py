@@ -9,6 +9,7 @@ from nodesmith.api.auth import Operator, viewer
 from nodesmith.api.catalogue_pages import marked_page
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.problems import responses
+from nodesmith.api.views.shapes import views_of
 from nodesmith.contracts.http.backends import BackendPage, BackendView
 from nodesmith.contracts.http.galleries import NodeSuitability, UpgradeInfo
 from nodesmith.contracts.http.shared import Page
@@ -66,7 +67,7 @@ async def list_backends(
 async def list_upgrades(deps: Deps) -> Page[UpgradeInfo]:
     """Backends that can be upgraded: the version most nodes have, the gallery's, and the nodes that differ."""
     await deps.gallery.galleries.sync()
-    return Page(items=list((await deps.gallery.upgrades.list()).values()))
+    return Page(items=views_of(UpgradeInfo, (await deps.gallery.upgrades.list()).values()))
 
 
 @router.post("/upgrades/check", responses=responses())
@@ -74,7 +75,7 @@ async def check_upgrades(deps: Deps, _actor: Operator) -> Page[UpgradeInfo]:
     """Resolve the tags of installed backends at their registries now, and return the available upgrades."""
     await deps.gallery.galleries.sync()
     await deps.gallery.upgrades.check()
-    return Page(items=list((await deps.gallery.upgrades.list()).values()))
+    return Page(items=views_of(UpgradeInfo, (await deps.gallery.upgrades.list()).values()))
 
 
 @router.get("/suitability", responses=responses(400, 404))
@@ -82,7 +83,8 @@ async def list_suitability(
     deps: Deps, backend: Annotated[str, Query(min_length=1, max_length=255, description="A name, or gallery@name.")]
 ) -> Page[NodeSuitability]:
     """Whether a backend fits each node, and which build the node would get."""
-    return Page(items=await deps.gallery.catalogue_service.suitability(backend, await deps.nodes.list()))
+    found = await deps.gallery.catalogue_service.suitability(backend, await deps.nodes.list())
+    return Page(items=views_of(NodeSuitability, found))
 
 
 def _cursor(order: str, place: Place) -> str:

@@ -11,23 +11,18 @@ from nodesmith.api.dependencies import Dependencies, Deps, IdempotencyKey
 from nodesmith.api.locations import declared_location, locate
 from nodesmith.api.problems import responses
 from nodesmith.api.views.batches import batch_detail, batch_view
-from nodesmith.contracts.http.batches import BatchDetail, BatchView
+from nodesmith.api.views.shapes import fields_of, view_of
+from nodesmith.contracts.http.batches import BatchAccepted, BatchDetail, BatchPlan, BatchRequest, BatchRetry, BatchView
 from nodesmith.contracts.http.shared import Page, ReasonBody
-from nodesmith.contracts.temporal.batches import (
-    BatchAccepted,
-    BatchPlan,
-    BatchRequest,
-    BatchRetry,
-    batch_workflow_id,
-)
+from nodesmith.contracts.temporal.batches import batch_workflow_id
 from nodesmith.domain.errors import UnknownBatch
 from nodesmith.services.batches.batches import ORDERS
+from nodesmith.services.requested_work import RequestedBatch
 
 router = APIRouter(prefix="/api/v1/batches", tags=["batches"], dependencies=[Depends(viewer)])
 
 Batch = TypeVar("Batch", bound=BatchView)
 BatchId = Annotated[str, Path(description="Id of the batch.")]
-Because = ReasonBody | None
 OpenOnly = Annotated[bool, Query(alias="open", description="Only batches that have not ended.")]
 Cursor = Annotated[str, Query(max_length=1000, description="`next_cursor` of the previous page.")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most this many, newest first.")]
@@ -63,7 +58,7 @@ async def plan_batch(body: BatchRequest, request: Request, deps: Deps, _actor: O
     """What a batch would do on each node, and what it costs; starts nothing."""
     require_uri_right(request, body.uri)
     auditing.record_nothing(request)
-    return await deps.batch_service.plan(body)
+    return view_of(BatchPlan, await deps.batch_service.plan(RequestedBatch(**fields_of(body))))
 
 
 @router.get("/{batch_id}", responses=responses(400, 404))
@@ -92,7 +87,11 @@ async def retry_batch(
     by uri.
     """
     require_uri_right(request, await deps.batch_service.named_uri(batch_id))
-    accepted = await deps.batch_service.retry(batch_id, body, actor=actor, idempotency_key=key)
+    asked = body or BatchRetry()
+    retried = await deps.batch_service.retry(
+        batch_id, asked.select, actor=actor, reason=asked.reason, idempotency_key=key
+    )
+    accepted = view_of(BatchAccepted, retried)
     auditing.record(request, after=accepted.model_dump(mode="json"))
     return _located(response, accepted)
 
@@ -109,7 +108,7 @@ async def pause_batch(
 ) -> BatchView:
     """Running operations continue; no further ones are started. Answers with the batch as it is now."""
     locate(response, f"{router.prefix}/{batch_id}")
-    return await _order(request, deps, batch_id, "pause", actor=actor, because=body)
+    return await _order(request, deps, batch_id, "pause", actor=actor, body=body)
 
 
 @router.post("/{batch_id}/resume", status_code=202, responses=_ORDERED)
@@ -124,7 +123,7 @@ async def resume_batch(
 ) -> BatchView:
     """End a pause. Answers with the batch as it is now."""
     locate(response, f"{router.prefix}/{batch_id}")
-    return await _order(request, deps, batch_id, "resume", actor=actor, because=body)
+    return await _order(request, deps, batch_id, "resume", actor=actor, body=body)
 
 
 @router.post("/{batch_id}/cancel", status_code=202, responses=_ORDERED)
@@ -142,14 +141,14 @@ async def cancel_batch(
     Answers with the batch as it is now.
     """
     locate(response, f"{router.prefix}/{batch_id}")
-    return await _order(request, deps, batch_id, "cancel", actor=actor, because=body)
+    return await _order(request, deps, batch_id, "cancel", actor=actor, body=body)
 
 
 async def _order(
-    request: Request, deps: Dependencies, batch_id: str, order: str, *, actor: str, because: ReasonBody | None
+    request: Request, deps: Dependencies, batch_id: str, order: str, *, actor: str, body: ReasonBody | None
 ) -> BatchView:
     known = await deps.batches.find(batch_id)
-    await deps.batch_service.order(batch_id, ORDERS[order], actor=actor, reason=because.reason if because else "")
+    await deps.batch_service.order(batch_id, ORDERS[order], actor=actor, reason=body.reason if body else "")
     auditing.record(request, before={"state": known.state} if known else None, after={"order": order})
     found = await deps.batches.find(batch_id)
     if found is None:

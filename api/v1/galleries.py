@@ -12,9 +12,11 @@ from nodesmith.api.dependencies import Deps
 from nodesmith.api.etags import tagged
 from nodesmith.api.locations import declared_location, locate
 from nodesmith.api.problems import responses
+from nodesmith.api.views.shapes import fields_of, view_of, views_of
 from nodesmith.contracts.http.galleries import GalleryPlace, GalleryRequest, GalleryView, TrustRequest, UploadView
 from nodesmith.contracts.http.shared import Message, Page
 from nodesmith.domain.errors import UnknownBackend, UploadRefused
+from nodesmith.domain.gallery import GallerySettings, TrustSettings, Upload
 
 router = APIRouter(prefix="/api/v1", tags=["galleries"], dependencies=[Depends(viewer)])
 
@@ -44,13 +46,13 @@ _UNCHANGED: dict[int | str, dict[str, Any]] = {
 @router.get("/galleries", responses={**_UNCHANGED, **responses()})
 async def list_galleries(request: Request, response: Response, deps: Deps) -> Page[GalleryView]:
     """All galleries in order of precedence, with the result of their last read."""
-    return tagged(request, response, Page(items=list(await deps.gallery.galleries.list())))
+    return tagged(request, response, Page(items=views_of(GalleryView, await deps.gallery.galleries.list())))
 
 
 @router.get("/galleries/{name}", responses={**_UNCHANGED, **responses(400, 404)})
 async def get_gallery(name: Name, request: Request, response: Response, deps: Deps) -> GalleryView:
     """One gallery, with the result of its last read."""
-    return tagged(request, response, await deps.gallery.galleries.find(name))
+    return tagged(request, response, await _view(deps, name))
 
 
 @router.post("/galleries", status_code=201, responses={**declared_location(201), **responses(400, 409)})
@@ -58,7 +60,7 @@ async def create_gallery(
     body: GalleryRequest, request: Request, response: Response, deps: Deps, actor: Admin
 ) -> GalleryView:
     """Add a gallery. It is read first; a gallery without usable entries is refused."""
-    added = await deps.gallery.galleries.add(body, by=actor)
+    added = view_of(GalleryView, await deps.gallery.galleries.add(GallerySettings(**fields_of(body)), by=actor))
     auditing.record(request, target=added.name, after=_audit_facts(added))
     locate(response, f"{router.prefix}/galleries/{added.name}")
     return added
@@ -67,8 +69,8 @@ async def create_gallery(
 @router.put("/galleries/{name}/trust", responses=responses(400, 404))
 async def set_gallery_trust(name: Name, body: TrustRequest, request: Request, deps: Deps, _actor: Admin) -> GalleryView:
     """Set which signatures its artifacts need. It is read first; if it does not comply, nothing changes."""
-    before = _audit_facts(await deps.gallery.galleries.find(name))
-    view = await deps.gallery.galleries.trust(name, body)
+    before = _audit_facts(await _view(deps, name))
+    view = view_of(GalleryView, await deps.gallery.galleries.trust(name, TrustSettings(**fields_of(body))))
     auditing.record(request, target=name, before=before, after=_audit_facts(view))
     return view
 
@@ -76,7 +78,7 @@ async def set_gallery_trust(name: Name, body: TrustRequest, request: Request, de
 @router.delete("/galleries/{name}", responses=responses(400, 404))
 async def delete_gallery(name: Name, request: Request, deps: Deps, _actor: Admin) -> Message:
     """Remove a gallery. Installed backends stay installed."""
-    before = _audit_facts(await deps.gallery.galleries.find(name))
+    before = _audit_facts(await _view(deps, name))
     await deps.gallery.galleries.remove(name)
     auditing.record(request, target=name, before=before)
     return Message(message="gallery removed")
@@ -85,7 +87,7 @@ async def delete_gallery(name: Name, request: Request, deps: Deps, _actor: Admin
 @router.post("/galleries/refresh", responses=responses())
 async def refresh_galleries(request: Request, deps: Deps, _actor: Admin) -> Page[GalleryView]:
     """Read all galleries again now. One that fails keeps its last good copy and reports why."""
-    read = list(await deps.gallery.galleries.refresh())
+    read = views_of(GalleryView, await deps.gallery.galleries.refresh())
     auditing.record(request, target="galleries", after={gallery.name: _how(gallery) for gallery in read})
     return Page(items=read)
 
@@ -93,7 +95,7 @@ async def refresh_galleries(request: Request, deps: Deps, _actor: Admin) -> Page
 @router.post("/galleries/{name}/refresh", responses=responses(400, 404))
 async def refresh_gallery(name: Name, request: Request, deps: Deps, _actor: Admin) -> GalleryView:
     """Read one gallery again now."""
-    read = next(iter(await deps.gallery.galleries.refresh(name)))
+    read = view_of(GalleryView, next(iter(await deps.gallery.galleries.refresh(name))))
     auditing.record(request, target=name, after=_how(read))
     return read
 
@@ -101,7 +103,7 @@ async def refresh_gallery(name: Name, request: Request, deps: Deps, _actor: Admi
 @router.get("/uploads", responses=responses())
 async def list_uploads(deps: Deps) -> Page[UploadView]:
     """The archives that were uploaded into the built-in gallery."""
-    return Page(items=list(await deps.gallery.upload_table.list()))
+    return Page(items=views_of(UploadView, await deps.gallery.upload_table.list()))
 
 
 @router.get("/uploads/{name}/{version}", responses=responses(400, 404))
@@ -110,7 +112,7 @@ async def get_upload(name: Backend, version: Version, deps: Deps) -> UploadView:
     found = await deps.gallery.upload_table.find(name, version)
     if found is None:
         raise UnknownBackend(f"{name} {version} was not uploaded.", backend=name)
-    return found
+    return view_of(UploadView, found)
 
 
 @router.put(
@@ -132,12 +134,11 @@ async def create_upload(
     tag: Tags = None,
 ) -> UploadView:
     """Upload an archive into the built-in gallery, from where nodes fetch it. A version is never replaced."""
-    wanted = UploadView(
-        name=name, version=version, uri="", sha256=sha256, description=description, tags=tag or [], uploaded_by=actor
-    )
+    wanted = Upload(name=name, version=version, sha256=sha256, description=description, tags=tuple(tag or ()))
     length = request.headers.get("content-length", "")
     announced = int(length) if length.isdecimal() else 0
-    kept = await deps.gallery.uploads.take(wanted, _received(request), by=actor, announced=announced)
+    stored = await deps.gallery.uploads.take(wanted, _received(request), by=actor, announced=announced)
+    kept = view_of(UploadView, stored)
     auditing.record(request, target=f"{name} {version}", after=kept.model_dump(mode="json", include={"sha256", "size"}))
     locate(response, f"{router.prefix}/uploads/{name}/{version}")
     return kept
@@ -155,11 +156,15 @@ async def _received(request: Request) -> AsyncIterator[bytes]:
 @router.delete("/uploads/{name}/{version}", responses=responses(400, 404))
 async def delete_upload(name: Backend, version: Version, request: Request, deps: Deps, _actor: Admin) -> UploadView:
     """Remove an archive from the built-in gallery. Nodes that have it keep it."""
-    gone = await deps.gallery.uploads.remove(name, version)
+    gone = view_of(UploadView, await deps.gallery.uploads.remove(name, version))
     auditing.record(
         request, target=f"{name} {version}", before=gone.model_dump(mode="json", include={"sha256", "size"})
     )
     return gone
+
+
+async def _view(deps: Deps, name: str) -> GalleryView:
+    return view_of(GalleryView, await deps.gallery.galleries.find(name))
 
 
 def _audit_facts(gallery: GalleryView) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from nodesmith.api.auth import Operator, viewer
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.problems import responses
 from nodesmith.contracts.http.hold import HoldBody, HoldView
+from nodesmith.domain.hold import Hold
 
 router = APIRouter(prefix="/api/v1/hold", tags=["hold"], dependencies=[Depends(viewer)])
 
@@ -14,7 +15,7 @@ router = APIRouter(prefix="/api/v1/hold", tags=["hold"], dependencies=[Depends(v
 @router.get("", responses=responses())
 async def get_hold(deps: Deps) -> HoldView:
     """Whether work is held, by whom and why."""
-    return await deps.hold_service.current()
+    return _view(await deps.hold_service.current())
 
 
 @router.put("", responses=responses(400))
@@ -31,6 +32,11 @@ async def release_hold(request: Request, deps: Deps, actor: Operator) -> HoldVie
     return _audited(request, before, await deps.hold_service.release(actor=actor))
 
 
-def _audited(request: Request, before: HoldView, after: HoldView) -> HoldView:
-    auditing.record(request, target="hold", before=before.model_dump(mode="json"), after=after.model_dump(mode="json"))
-    return after
+def _audited(request: Request, before: Hold | None, after: Hold | None) -> HoldView:
+    was, now = _view(before), _view(after)
+    auditing.record(request, target="hold", before=was.model_dump(mode="json"), after=now.model_dump(mode="json"))
+    return now
+
+
+def _view(hold: Hold | None) -> HoldView:
+    return HoldView(held=True, reason=hold.reason, by=hold.by, since=hold.since) if hold else HoldView(held=False)

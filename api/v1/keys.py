@@ -8,9 +8,11 @@ from nodesmith.api import auditing
 from nodesmith.api.auth import admin, anyone
 from nodesmith.api.dependencies import Dependencies, Deps
 from nodesmith.api.problems import responses
+from nodesmith.api.views.shapes import view_of
 from nodesmith.contracts.http.keys import KeysView, NodesBehind, RotateKeys
 from nodesmith.contracts.nats.orders import TrustChain
 from nodesmith.domain.errors import NodesmithError
+from nodesmith.domain.trust_lists import TrustedKeys
 
 router = APIRouter(tags=["keys"])
 
@@ -33,27 +35,28 @@ async def rotate_keys(body: RotateKeys, request: Request, deps: Deps) -> KeysVie
 
     Connected nodes are notified at once and fetch the new list; `nodes_behind` lists those that have not yet.
     """
-    before = deps.keyring.view()
+    before = deps.keyring.keys()
     await asyncio.to_thread(deps.keyring.rotate, revoke=body.revoke, root=body.root)
     await deps.renewal.spread.notify_now()
-    after = deps.keyring.view()
+    after = deps.keyring.keys()
     auditing.record(
         request, target=after.trust, before=_audit_facts(before), after={**_audit_facts(after), **body.model_dump()}
     )
-    return after.model_copy(update={"nodes_behind": await _behind(deps)})
+    return view_of(KeysView, after).model_copy(update={"nodes_behind": await _behind(deps)})
 
 
 async def _view(deps: Dependencies) -> KeysView:
-    return deps.keyring.view().model_copy(update={"nodes_behind": await deps.renewal.spread.behind()})
+    behind = view_of(NodesBehind, await deps.renewal.spread.behind())
+    return view_of(KeysView, deps.keyring.keys()).model_copy(update={"nodes_behind": behind})
 
 
 async def _behind(deps: Dependencies) -> NodesBehind | None:
     """Return None if PostgreSQL does not answer: the rotation itself has succeeded."""
     try:
-        return await deps.renewal.spread.behind()
+        return view_of(NodesBehind, await deps.renewal.spread.behind())
     except NodesmithError:
         return None
 
 
-def _audit_facts(view: KeysView) -> dict[str, object]:
-    return {"version": view.version, "kids": [key.kid for key in view.keys]}
+def _audit_facts(trusted: TrustedKeys) -> dict[str, object]:
+    return {"version": trusted.version, "kids": [key.kid for key in trusted.keys]}

@@ -6,8 +6,10 @@ from nodesmith.api import auditing
 from nodesmith.api.auth import Operator, viewer
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.problems import responses
-from nodesmith.contracts.http.models import ModelBody, NodeModel, UnloadResult, UnloadView
+from nodesmith.api.views.models import model_view, unload_view
+from nodesmith.contracts.http.models import ModelBody, NodeModel, UnloadView
 from nodesmith.contracts.http.shared import Page
+from nodesmith.domain.running_model import UnloadResult
 
 router = APIRouter(prefix="/api/v1/models", tags=["models"], dependencies=[Depends(viewer)])
 
@@ -15,7 +17,7 @@ router = APIRouter(prefix="/api/v1/models", tags=["models"], dependencies=[Depen
 @router.get("", responses=responses())
 async def list_models(deps: Deps) -> Page[NodeModel]:
     """Running models of all healthy nodes; a node that does not answer within two seconds is omitted."""
-    return Page(items=await deps.models.everywhere(await deps.nodes.list()))
+    return Page(items=[model_view(each) for each in await deps.models.everywhere(await deps.nodes.list())])
 
 
 @router.post("/unload", responses=responses(400))
@@ -28,4 +30,4 @@ async def unload_model(body: ModelBody, request: Request, deps: Deps, _actor: Op
     done = await deps.models.unload_everywhere(await deps.nodes.list(), body.model_name)
     results = (UnloadResult.UNLOADED, UnloadResult.FAILED, UnloadResult.UNKNOWN)
     auditing.record(request, target=body.model_name, after={result: done.named(result) for result in results})
-    return done
+    return unload_view(done)

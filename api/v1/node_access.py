@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, Query
 from nodesmith.api.auth import Bearer, NodeId, own_node
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.problems import responses
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.domain.errors import InvalidRequest, NotAllowed, NotSignedIn
-from nodesmith.domain.secrets import hash_token
+from nodesmith.domain.token_hash import hash_token
 
 router = APIRouter(prefix="/api", tags=["nodes: self-service"])
 

@@ -9,6 +9,7 @@ from nodesmith.api.auth import Bearer, Operator, Session, operator, still_admitt
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.node_lookup import NodeName, known_node
 from nodesmith.api.problems import responses
+from nodesmith.api.views.models import model_view
 from nodesmith.contracts.http.inventory import NodeInventory
 from nodesmith.contracts.http.models import (
     LONGEST_WAIT_S,
@@ -22,6 +23,7 @@ from nodesmith.contracts.http.models import (
 from nodesmith.contracts.http.operations import StopBody
 from nodesmith.contracts.http.shared import Message, Page
 from nodesmith.contracts.nats.running_models import LogsQuestion
+from nodesmith.domain.node import Node
 
 router = APIRouter(prefix="/api/v1/nodes/{node}", tags=["backends of a node"], dependencies=[Depends(viewer)])
 
@@ -43,7 +45,7 @@ _REFUSALS = responses(400, 404, 409, 504)
 @router.get("/inventory", responses=responses(400, 404))
 async def get_node_inventory(node: NodeName, deps: Deps) -> NodeInventory:
     """What was on the node's disk at the last refresh; also for a node that is away."""
-    return await deps.inventory.view(await known_node(deps, node))
+    return await _inventory(deps, await known_node(deps, node))
 
 
 @router.get("/backends", responses=responses(400, 404, 504))
@@ -51,7 +53,7 @@ async def get_node_backends(node: NodeName, deps: Deps) -> NodeInventory:
     """What is on the node's disk now, read from the node itself; the stored inventory follows."""
     known = await known_node(deps, node)
     await deps.inventory.refresh(known)
-    return await deps.inventory.view(known)
+    return await _inventory(deps, known)
 
 
 @router.post("/inventory/refresh", dependencies=[Depends(operator)], responses=responses(400, 404, 504))
@@ -59,16 +61,16 @@ async def refresh_node_inventory(node: NodeName, deps: Deps) -> NodeInventory:
     """Read the node's disk now."""
     known = await known_node(deps, node)
     await deps.inventory.refresh(known)
-    return await deps.inventory.view(known)
+    return await _inventory(deps, known)
 
 
 @router.post("/backends/stop", status_code=202, responses=responses(400, 404, 409))
 async def stop_node_backend(node: NodeName, body: StopBody, request: Request, deps: Deps, _actor: Operator) -> Message:
     """Stop the processes of a backend, or all of them. Nothing on the node's disk changes."""
     target = await known_node(deps, node)
-    stopped = await deps.backend_stop.stop(target, body)
+    await deps.backend_stop.stop(target, body.backend, force=body.force)
     auditing.record(request, target=target.name, target_id=target.id, after=body.model_dump(mode="json"))
-    return stopped
+    return Message(message=f"stop of {body.backend or 'every backend'} sent to {target.name}")
 
 
 @router.get("/backends/{backend}/logs", responses=_REFUSALS)
@@ -85,31 +87,42 @@ async def read_node_logs(
 ) -> LogsPage:
     """The output of a backend: first the tail; then, with `cursor` and `wait_s`, new lines."""
     question = LogsQuestion(backend=backend, lines=lines, cursor=after, wait_s=wait_s)
-    page = await deps.models.logs(await known_node(deps, node), question)
+    target = await known_node(deps, node)
+    reply = await deps.models.logs(target, question)
     if wait_s:
         await still_admitted(deps, token, session)
-    return page
+    return LogsPage(node_name=target.name, key=reply.key, lines=reply.lines, cursor=reply.cursor, keys=reply.keys)
 
 
 @router.get("/models", responses=_REFUSALS)
 async def list_node_models(node: NodeName, deps: Deps) -> Page[NodeModel]:
     """Running models of one node, read from the node itself."""
-    return Page(items=await deps.models.running(await known_node(deps, node)))
+    return Page(items=[model_view(each) for each in await deps.models.running(await known_node(deps, node))])
 
 
 @router.post("/models/unload", responses=_REFUSALS)
 async def unload_node_model(node: NodeName, body: ModelBody, deps: Deps, _actor: Operator) -> Message:
     """Unload a model, all its replicas, on a node. A model that does not run counts as unloaded."""
-    return await deps.models.unload(await known_node(deps, node), body.model_name)
+    await deps.models.unload(await known_node(deps, node), body.model_name)
+    return Message(message="model unloaded")
 
 
 @router.post("/models/stop", responses=_REFUSALS)
 async def stop_node_model(node: NodeName, body: ModelStopBody, deps: Deps, _actor: Operator) -> ModelStopView:
     """Stop one process of a model; responds after it has ended."""
-    return await deps.models.stop(await known_node(deps, node), body)
+    target, key = await known_node(deps, node), f"{body.model_name}#{body.replica_index}"
+    was_running = await deps.models.stop(target, body.model_name, body.replica_index, force=body.force)
+    message = f"{key} on {target.name} is stopped" if was_running else f"{key} did not run on {target.name}"
+    return ModelStopView(message=message, process_key=key, was_running=was_running)
 
 
 @router.post("/models/delete", responses=_REFUSALS)
 async def delete_node_model(node: NodeName, body: ModelBody, deps: Deps, _actor: Operator) -> Message:
     """Unload a model and delete its files from the node."""
-    return await deps.models.delete(await known_node(deps, node), body.model_name)
+    await deps.models.delete(await known_node(deps, node), body.model_name)
+    return Message(message="model deleted from node")
+
+
+async def _inventory(deps: Deps, node: Node) -> NodeInventory:
+    seen_at, backends = await deps.inventory.copy(node)
+    return NodeInventory(node_id=node.id, node_name=node.name, seen_at=seen_at, backends=backends)

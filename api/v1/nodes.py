@@ -10,11 +10,12 @@ from nodesmith.api.dependencies import Deps
 from nodesmith.api.node_lookup import NodeName, known_node
 from nodesmith.api.problems import responses
 from nodesmith.api.views.nodes import node_view
-from nodesmith.contracts.http.nodes import DrainPolicy, LifecycleChanged, NodePage, NodeView
+from nodesmith.api.views.shapes import view_of
+from nodesmith.contracts.http.nodes import LifecycleChanged, NodePage, NodeView
 from nodesmith.contracts.http.shared import ReasonBody
 from nodesmith.domain.errors import InvalidRequest
 from nodesmith.domain.identity import family_of
-from nodesmith.domain.node import NodeStatus
+from nodesmith.domain.node import DrainPolicy, NodeStatus
 from nodesmith.domain.selector import parse
 from nodesmith.store.nodes.node_list import SORTS, NodeQuery
 
@@ -85,7 +86,7 @@ async def get_node(node: NodeName, deps: Deps) -> NodeView:
 @router.delete("/{node}", responses=responses(400, 404))
 async def delete_node(node: NodeName, deps: Deps, actor: Admin, reason: Why = "") -> LifecycleChanged:
     """Remove a node: its operations end, its labels and inventory are deleted, history stays, its agent is stopped."""
-    return await deps.lifecycle.remove(node, actor=actor, reason=reason)
+    return view_of(LifecycleChanged, await deps.lifecycle.remove(node, actor=actor, reason=reason))
 
 
 @router.post("/{node}/approve", dependencies=[Depends(admin)], responses=responses(400, 404))
@@ -103,21 +104,22 @@ async def drain_node(
     """Give the node no new work until it is resumed. What has not begun ends as `cancelled: node drained`."""
     if running is DrainPolicy.UNKNOWN:
         raise InvalidRequest("operations: use finish or cancel.", field="operations")
-    return await deps.lifecycle.drain(node, running=running, actor=actor, reason=body.reason if body else "")
+    reason = body.reason if body else ""
+    return view_of(LifecycleChanged, await deps.lifecycle.drain(node, running=running, actor=actor, reason=reason))
 
 
 @router.post("/{node}/resume", dependencies=[Depends(operator)], responses=responses(400, 404))
 async def resume_node(node: NodeName, deps: Deps, body: ReasonBody | None = None) -> LifecycleChanged:
     """End a drain. This does not approve a pending node."""
     del body  # the audit trail reads it
-    return await deps.lifecycle.resume(node)
+    return view_of(LifecycleChanged, await deps.lifecycle.resume(node))
 
 
 @router.post("/{node}/reset-credential", dependencies=[Depends(admin)], responses=responses(400, 404))
 async def reset_node_credential(node: NodeName, deps: Deps, body: ReasonBody | None = None) -> LifecycleChanged:
     """Release the name for another machine, which then waits for approval."""
     del body  # the audit trail reads it
-    return await deps.lifecycle.reset_credential(node)
+    return view_of(LifecycleChanged, await deps.lifecycle.reset_credential(node))
 
 
 def _known(statuses: list[NodeStatus]) -> tuple[NodeStatus, ...]:

@@ -13,7 +13,7 @@ from nodesmith.api.locations import declared_location, locate
 from nodesmith.api.operation_start import start_operation
 from nodesmith.api.problems import responses
 from nodesmith.api.views.operations import operation_detail, operation_view
-from nodesmith.contracts.http.operation_groups import OperationFilter
+from nodesmith.api.views.shapes import view_of
 from nodesmith.contracts.http.operations import (
     CancelAccepted,
     CancelBody,
@@ -21,11 +21,11 @@ from nodesmith.contracts.http.operations import (
     OperationBody,
     OperationDetail,
     OperationPage,
-    OperationScope,
     RetryBody,
 )
 from nodesmith.domain.errors import InvalidRequest, NotDismissable, UnknownOperation
 from nodesmith.domain.operation import State
+from nodesmith.domain.operation_filter import OperationFilter, OperationScope
 
 router = APIRouter(prefix="/api/v1/operations", tags=["operations"], dependencies=[Depends(viewer)])
 
@@ -106,10 +106,11 @@ async def cancel_operation(
     op_id: OpId, request: Request, response: Response, deps: Deps, actor: Operator, *, body: CancelBody | None = None
 ) -> CancelAccepted:
     """Request a cancel: durable once this has responded, carried out as soon as the node can be reached."""
-    cancelled = await deps.cancellation.cancel(op_id, body or CancelBody(), actor=actor)
-    auditing.record_order(request, state=cancelled.state)
+    asked = body or CancelBody()
+    note = await deps.cancellation.cancel(op_id, actor=actor, reason=asked.reason, mode=asked.mode, force=asked.force)
+    auditing.record_order(request, state=State.CANCELLING)
     locate(response, f"{router.prefix}/{op_id}")
-    return cancelled
+    return CancelAccepted(op_id=op_id, state=State.CANCELLING, note=note)
 
 
 @router.post("/{op_id}/retry", status_code=202, responses=_ORDERED)
@@ -130,7 +131,7 @@ async def retry_operation(
     require_uri_right(request, await deps.admission.named_uri(op_id))
     accepted = await deps.admission.retry(op_id, actor=actor, note=body.reason if body else "", idempotency_key=key)
     auditing.record(request, after={"node": accepted.node_name, "op_id": accepted.op_id})
-    return _located(response, accepted)
+    return _located(response, view_of(OperationAccepted, accepted))
 
 
 @router.post("/{op_id}/dismiss", dependencies=[Depends(operator)], responses=responses(400, 404, 409))

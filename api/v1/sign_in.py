@@ -12,6 +12,7 @@ from nodesmith.api.idempotency import shown_once
 from nodesmith.api.pages import STYLES, styles
 from nodesmith.api.problems import responses
 from nodesmith.api.temporal_ui import RETURN_COOKIE, url_after_sign_in
+from nodesmith.api.views.shapes import view_of, views_of
 from nodesmith.contracts.http.access import SessionView
 from nodesmith.contracts.http.shared import Message, Page, SignInLink
 from nodesmith.domain.errors import InvalidRequest, NotSignedIn
@@ -76,7 +77,7 @@ async def sign_out(
 @router.get("/api/v1/sessions", dependencies=[Depends(viewer)], responses=responses())
 async def list_sessions(deps: Deps, caller: CallerOf) -> Page[SessionView]:
     """The signed-in browsers of the caller; for an admin, all of them."""
-    return Page(items=list(await deps.access.sessions(of=caller)))
+    return Page(items=views_of(SessionView, await deps.access.sessions(of=caller)))
 
 
 @router.delete("/api/v1/sessions/{session_id}", dependencies=[Depends(any_role)], responses=responses(403, 404))
@@ -89,7 +90,7 @@ async def end_session(
     """Sign out one of the caller's browsers; for an admin, any browser."""
     ended = await deps.access.end_session(session_id, by=caller)
     auditing.record(request, target=ended.actor, target_id=ended.id, before={"role": ended.role})
-    return ended
+    return view_of(SessionView, ended)
 
 
 def _cookie(request: Request) -> dict[str, Any]:

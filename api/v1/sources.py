@@ -10,9 +10,11 @@ from nodesmith.api import auditing
 from nodesmith.api.auth import Admin, admin
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.problems import responses
+from nodesmith.api.views.shapes import fields_of, view_of, views_of
 from nodesmith.contracts.http.shared import Message, Page
 from nodesmith.contracts.http.sources import SourceRequest, SourceView
 from nodesmith.domain.errors import InvalidRequest, UnknownSource
+from nodesmith.domain.source_settings import SourceSettings
 
 router = APIRouter(prefix="/api/v1", tags=["sources"])
 
@@ -23,7 +25,7 @@ Host = Annotated[str, Path(max_length=255, pattern=_HOST, description="name, or 
 @router.get("/sources", dependencies=[Depends(admin)], responses=responses())
 async def list_sources(deps: Deps) -> Page[SourceView]:
     """The hosts with settings, without the passwords."""
-    return Page(items=list(await deps.gallery.sources.list()))
+    return Page(items=views_of(SourceView, await deps.gallery.sources.list()))
 
 
 @router.put("/sources/{host}", responses=responses(400))
@@ -31,7 +33,8 @@ async def set_source(host: Host, body: SourceRequest, request: Request, deps: De
     """Set how a host is reached: credential, certificates and proxy, all at once."""
     _check(body)
     before = await _audit_facts(deps, host)
-    view = await deps.gallery.sources.put(host.casefold(), body, by=actor)
+    stored = await deps.gallery.sources.put(host.casefold(), SourceSettings(**fields_of(body)), by=actor)
+    view = view_of(SourceView, stored)
     auditing.record(
         request, target=view.host, before=before, after=view.model_dump(mode="json", include=_AUDITED_FIELDS)
     )
@@ -51,7 +54,8 @@ async def delete_source(host: Host, request: Request, deps: Deps, _actor: Admin)
 async def _audit_facts(deps: Deps, host: str) -> dict[str, Any] | None:
     """The settings of a host, without secrets, for the audit trail."""
     found = (each for each in await deps.gallery.sources.list() if each.host == host.casefold())
-    return next((each.model_dump(mode="json", include=_AUDITED_FIELDS) for each in found), None)
+    views = (view_of(SourceView, each) for each in found)
+    return next((each.model_dump(mode="json", include=_AUDITED_FIELDS) for each in views), None)
 
 
 _AUDITED_FIELDS = {"username", "has_password", "has_ca", "has_proxy", "realms"}

@@ -52,9 +52,9 @@ def _describe(failures: AttemptFailures, causes: list[FailureCause]) -> str:
     """One line with the most frequent causes; empty when nothing failed."""
     if not failures.attempts:
         return ""
-    told = ", ".join(f"{each.attempts} x {each.cause} ({_nodes(each.nodes)})" for each in causes)
+    listed = ", ".join(f"{each.attempts} x {each.cause} ({_nodes(each.nodes)})" for each in causes)
     attempts = "1 failed attempt" if failures.attempts == 1 else f"{failures.attempts} failed attempts"
-    return f"{attempts} on {_nodes(failures.nodes)}: {told}"
+    return f"{attempts} on {_nodes(failures.nodes)}: {listed}"
 
 
 def _nodes(number: int) -> str:

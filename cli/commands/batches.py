@@ -24,15 +24,8 @@ from nodesmith.cli.output.render import (
 from nodesmith.cli.output.render import show as display
 from nodesmith.cli.output.terminal import print_line
 from nodesmith.cli.output.watch_batch import MEMBERS, watch_batch
-from nodesmith.contracts.http.batches import (
-    BatchAccepted,
-    BatchDetail,
-    BatchPlan,
-    BatchRetry,
-    BatchView,
-    PlannedMember,
-    RetrySelect,
-)
+from nodesmith.contracts.http.batches import BatchAccepted, BatchDetail, BatchPlan, BatchRetry, BatchView, PlannedMember
+from nodesmith.domain.batch import RetrySelect
 
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="Id of the batch.", show_default=False)]
 

@@ -11,7 +11,7 @@ from nodesmith.cli.options import Reason
 from nodesmith.cli.output.render import Column, ago, local_time, print_json, show_list
 from nodesmith.cli.output.terminal import print_line
 from nodesmith.contracts.http.galleries import GalleryRequest, GalleryView
-from nodesmith.domain.trust import GalleryPolicy
+from nodesmith.domain.gallery_trust import GalleryPolicy
 
 GalleryName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the gallery.", show_default=False)]
 

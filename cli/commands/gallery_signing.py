@@ -14,12 +14,12 @@ from nodesmith.cli.options import Json, Reason
 from nodesmith.cli.output.render import local_time, print_json
 from nodesmith.cli.output.terminal import print_line
 from nodesmith.contracts.http.galleries import TrustRequest
-from nodesmith.domain.trust import GalleryPolicy
-from nodesmith.gallery.keys import BadKey
+from nodesmith.domain.gallery_trust import GalleryPolicy
+from nodesmith.gallery.artifact_keys import BadKey
 from nodesmith.gallery.minisign import SecretKey, read_secret
 
 if TYPE_CHECKING:
-    from nodesmith.gallery.signing import Published, Publisher
+    from nodesmith.gallery.index_signing import Published, Publisher
 
 Index = Annotated[Path, typer.Argument(metavar="INDEX", help="The index file; its metadata is written beside it.")]
 Threshold = Annotated[int, typer.Option(min=1, max=16, help="Number of keys that must sign.")]
@@ -128,7 +128,7 @@ def trust(
 def _publisher(index: Path, days: int) -> "Publisher":
     """Import the publisher here: python-tuf is in the extra `control`, which a node's installation lacks."""
     try:
-        signing = importlib.import_module("nodesmith.gallery.signing")
+        signing = importlib.import_module("nodesmith.gallery.index_signing")
     except ModuleNotFoundError as error:
         raise CommandFailed(
             f"This installation lacks {error.name}, which signing an index needs.",

@@ -23,7 +23,8 @@ from nodesmith.cli.output.render import (
 )
 from nodesmith.cli.output.render import show as display
 from nodesmith.contracts.http.operation_groups import PendingWork
-from nodesmith.contracts.http.operations import OperationScope, OperationView
+from nodesmith.contracts.http.operations import OperationView
+from nodesmith.domain.operation_filter import OperationScope
 
 _PAGE = 1000
 

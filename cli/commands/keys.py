@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 def list_keys(*, folder: Folder = None, link: Link) -> None:
     """List the order keys that nodes trust, the root key's fingerprint, and the nodes without the newest trust list."""
     if folder is not None:
-        return _show(Keyring.opened(folder).view(), as_json=link.as_json)
+        return _show(_read(Keyring.opened(folder)), as_json=link.as_json)
     with link.api() as api:
         return _show(api.keys.list(), as_json=link.as_json)
 
@@ -66,7 +66,7 @@ def rotate(
     if folder is not None:
         keyring = Keyring.opened(folder)
         keyring.rotate(revoke=revoke, root=root)
-        return _show(keyring.view(), as_json=link.as_json)
+        return _show(_read(keyring), as_json=link.as_json)
     with link.api() as api:
         rotated = api.keys.rotate(RotateKeys(revoke=revoke, root=root), reason=reason)
     return _show(rotated, as_json=link.as_json)
@@ -84,7 +84,11 @@ def init(
     if (folder / CHAIN).exists():
         raise CommandFailed(f"{folder} already contains keys.", "Choose another folder, or rotate these.", code="usage")
     create_keys(folder)
-    _show(Keyring.opened(folder).view(), as_json=as_json)
+    _show(_read(Keyring.opened(folder)), as_json=as_json)
+
+
+def _read(keyring: Keyring) -> KeysView:
+    return KeysView.model_validate(keyring.keys(), from_attributes=True)
 
 
 def _show(view: KeysView, *, as_json: bool) -> None:

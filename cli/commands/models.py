@@ -9,8 +9,9 @@ from nodesmith.cli.option_groups import Link, given, grouped
 from nodesmith.cli.options import OnNode, Reason
 from nodesmith.cli.output.render import Column, print_json, show_list
 from nodesmith.cli.output.terminal import print_line
-from nodesmith.contracts.http.models import ModelStopBody, NodeModel, UnloadResult, UnloadView
+from nodesmith.contracts.http.models import ModelStopBody, NodeModel, UnloadView
 from nodesmith.contracts.http.shared import Message
+from nodesmith.domain.running_model import UnloadResult
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Model, as in `models ls`.", show_default=False)]
 

@@ -8,7 +8,8 @@ from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.options import NodeName, Reason
 from nodesmith.cli.output.render import print_json
 from nodesmith.cli.output.terminal import print_line
-from nodesmith.contracts.http.nodes import DrainPolicy, LifecycleChanged
+from nodesmith.contracts.http.nodes import LifecycleChanged
+from nodesmith.domain.node import DrainPolicy
 
 CancelRunning = Annotated[
     bool, typer.Option("--cancel-running", help="Also cancel running operations instead of letting them finish.")

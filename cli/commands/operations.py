@@ -23,9 +23,10 @@ from nodesmith.cli.output.render import (
 )
 from nodesmith.cli.output.render import show as display
 from nodesmith.cli.output.watch import describe_change, gauge, headline, watch
-from nodesmith.contracts.http.operations import OperationDetail, OperationEvent, OperationScope, OperationView
+from nodesmith.contracts.http.operations import OperationDetail, OperationEvent, OperationView
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.domain.operation import OPEN
+from nodesmith.domain.operation_filter import OperationScope
 
 OpId = Annotated[str, typer.Argument(metavar="ID", help="Id of the operation.", show_default=False)]
 

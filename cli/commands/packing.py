@@ -13,7 +13,7 @@ from nodesmith.cli.option_groups import Link, grouped
 from nodesmith.cli.options import Json, Reason
 from nodesmith.cli.output.render import print_json, size
 from nodesmith.cli.output.terminal import print_line
-from nodesmith.gallery.archive import CannotPack, digest, pack
+from nodesmith.gallery.archive_packing import CannotPack, digest, pack
 from nodesmith.gallery.minisign import SecretKey
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

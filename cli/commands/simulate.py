@@ -10,7 +10,7 @@ from nodesmith.agent.simulator.simulation import SimulationOptions, run_simulati
 from nodesmith.cli.connection import find, find_ca
 from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.options import Home, Token, Url
-from nodesmith.runtime import logs, process_exit
+from nodesmith.runtime import log_setup, process_exit
 from nodesmith.stack.home import Home as HomeFolder
 from nodesmith.stack.home import find_home
 from nodesmith.stack.secrets import REGISTRATION_TOKEN
@@ -56,7 +56,7 @@ def simulate(
         name_prefix=name_prefix,
         ca_file=find_ca(home),
     )
-    logs.configure("WARNING")
+    log_setup.configure("WARNING")
     process_exit.run(lambda stop: _simulate(options, stop))
 
 

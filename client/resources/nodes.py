@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from nodesmith.client.calls import Call, Mode, Resource, because, endpoint, paged, segment
 from nodesmith.contracts.http.inventory import BackendSpread, NodeInventory
 from nodesmith.contracts.http.models import LogsPage, ModelStopBody, ModelStopView, NodeModel, UnloadView
-from nodesmith.contracts.http.nodes import DrainPolicy, LifecycleChanged, NodePage, NodeView
+from nodesmith.contracts.http.nodes import LifecycleChanged, NodePage, NodeView
 from nodesmith.contracts.http.operations import StopBody
 from nodesmith.contracts.http.shared import Message, Page
-from nodesmith.domain.node import NodeStatus
+from nodesmith.domain.node import DrainPolicy, NodeStatus
 
 PATH = "/nodes"
 

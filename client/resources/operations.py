@@ -11,9 +11,9 @@ from nodesmith.contracts.http.operations import (
     OperationBody,
     OperationDetail,
     OperationPage,
-    OperationScope,
 )
 from nodesmith.domain.operation import State
+from nodesmith.domain.operation_filter import OperationScope
 
 PATH = "/operations"
 

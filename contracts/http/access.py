@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from nodesmith.contracts.http.nodes import CheckedLabels
 from nodesmith.contracts.http.shared import Address, Facts, Shape, example
+from nodesmith.contracts.node_fields import CheckedLabels
 from nodesmith.domain.access import Role
 from nodesmith.domain.audit_change import ChangeState
 from nodesmith.domain.labels import AUTOMATIC

@@ -1,13 +1,12 @@
 """HTTP shapes of batches: request, plan and status. Without Temporal, for thin clients."""
 
 from datetime import datetime
-from enum import StrEnum, auto
 
 from pydantic import Field
 
 from nodesmith.contracts.http.operations import InstallRequest, RequestedKind
 from nodesmith.contracts.http.shared import ReasonBody, Shape, example
-from nodesmith.domain.batch import BatchState
+from nodesmith.domain.batch import BatchState, RetrySelect
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Reason
 
@@ -34,17 +33,6 @@ class BatchRequest(InstallRequest):
     count_attempts: bool = Field(
         default=False, description="`max_failures` counts every failed attempt, not only nodes that gave up."
     )
-
-
-class RetrySelect(StrEnum):
-    """Which members of a batch are retried; never those that succeeded."""
-
-    FAILED = auto()
-    """failed, gave up, did not connect, had a conflict, or were not started because others failed"""
-    CANCELLED = auto()
-    """cancelled, or not started because the batch was cancelled"""
-    ALL_UNFINISHED = auto()
-    """both, and members whose node was refused"""
 
 
 class BatchRetry(ReasonBody):

@@ -1,18 +1,12 @@
 """HTTP shapes of the galleries: catalogue, sources, uploads and upgrades."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated
 
 from pydantic import Field
 
 from nodesmith.contracts.http.shared import Address, Shape, example
-from nodesmith.contracts.nats.messages import Installed
-from nodesmith.domain.trust import GalleryPolicy, GalleryTrust
-
-BUILTIN = "builtin"
-"""the gallery that the API itself serves: the backends of Nodesmith, and uploads"""
+from nodesmith.domain.gallery_trust import GalleryPolicy
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
@@ -49,9 +43,6 @@ class TrustRequest(Shape):
     """how many of these keys must have signed an artifact"""
     root: str = Field(default="", max_length=256_000)
     """TUF root metadata: the index then needs signed metadata in the folder `metadata` beside it"""
-
-    def trusted(self) -> GalleryTrust:
-        return GalleryTrust(self.policy, tuple(self.keys), self.threshold, has_root=bool(self.root))
 
 
 class GalleryPlace(Shape):
@@ -102,60 +93,6 @@ class GalleryView(GalleryPlace):
     """who added it"""
     created_at: datetime | None = None
     """when it was added"""
-
-
-@dataclass(frozen=True)
-class GalleryCopy:
-    """A gallery as last read, and what the next read needs; not sent over HTTP."""
-
-    request: GalleryRequest
-    content: str
-    source: str
-    etag: str
-    cooling: Mapping[str, float]
-    """failed address -> until when it is skipped (seconds since 1970)"""
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    """for a signed index: role -> its newest verified document"""
-    index_version: int = 0
-    index_expires_at: datetime | None = None
-
-    def trust(self) -> GalleryTrust:
-        trusted = self.request.trusted()
-        return replace(trusted, version=self.index_version, expires_at=self.index_expires_at)
-
-
-@dataclass(frozen=True)
-class IndexProof:
-    """The verified metadata of a signed index, kept so that nothing older is accepted later. Not sent over HTTP."""
-
-    root_version: int
-    version: int
-    """version of the timestamp: it increases with every signing"""
-    expires_at: datetime
-    metadata: Mapping[str, str]
-    length: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class FreshIndex:
-    """The result of reading an address; without content, the existing copy is current. Not sent over HTTP."""
-
-    source: str
-    etag: str
-    content: str | None
-    cooling: Mapping[str, float]
-    proof: IndexProof | None = None
-
-
-@dataclass(frozen=True)
-class Installation:
-    """A backend on a node; not sent over HTTP."""
-
-    node_id: str
-    node_name: str
-    node_status: str
-    installed: Installed
 
 
 class UnusableEntry(Shape):

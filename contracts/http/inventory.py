@@ -5,9 +5,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from nodesmith.contracts.http.nodes import MOST_REPLICAS, readable_budget
 from nodesmith.contracts.http.shared import Shape, example
 from nodesmith.contracts.nats.messages import Installed
+from nodesmith.contracts.node_fields import MOST_REPLICAS, readable_budget
 
 
 def _text_or_number(value: object) -> object:

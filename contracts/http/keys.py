@@ -1,7 +1,5 @@
 """HTTP shapes of the control plane's keys, without their secrets."""
 
-import enum
-from dataclasses import dataclass
 from datetime import datetime
 
 from pydantic import Field
@@ -38,28 +36,6 @@ class KeysView(Shape):
     """the order keys, which nodes accept"""
     nodes_behind: NodesBehind | None = None
     """None where a folder of keys is read without an API"""
-
-
-class Relation(enum.StrEnum):
-    """How the trust lists of one API relate to those of its installation."""
-
-    SAME = "same"
-    NEWER = "newer"
-    OLDER = "older"
-    FOREIGN = "foreign"
-    """neither is a continuation of the other"""
-
-
-@dataclass(frozen=True)
-class Compared:
-    """The trust lists of one API compared with the recorded ones."""
-
-    relation: Relation
-    version: int
-    root: str
-    """fingerprint"""
-    recorded_version: int
-    recorded_root: str
 
 
 class RotateKeys(Shape):

@@ -1,13 +1,12 @@
 """HTTP shapes of a node's running models and the output of its backends."""
 
 from datetime import datetime
-from enum import auto
 
 from pydantic import Field
 
 from nodesmith.contracts.http.shared import Message, Shape, example
 from nodesmith.contracts.names import PlainName
-from nodesmith.domain.wire_enum import WireEnum
+from nodesmith.domain.running_model import UnloadResult
 
 MOST_LINES = 2000
 LONGEST_WAIT_S = 25.0
@@ -75,18 +74,6 @@ class ModelStopView(Message):
     """false: there was nothing to stop"""
 
 
-class UnloadResult(WireEnum):
-    """What happened to a model on a node."""
-
-    UNLOADED = auto()
-    FAILED = auto()
-    """it runs there and could not be unloaded"""
-    AWAY = auto()
-    """the node is unreachable"""
-    UNKNOWN = auto()
-    """the node did not report what runs there"""
-
-
 class UnloadedNode(Shape):
     """A node that has the model, or may have it."""
 
@@ -109,9 +96,6 @@ class UnloadView(Message):
     """name of the model"""
     nodes: list[UnloadedNode]
     """nodes that have the model, or may have it"""
-
-    def named(self, *results: UnloadResult) -> list[str]:
-        return [node.node_name for node in self.nodes if node.result in results]
 
 
 class LogsPage(Shape):

@@ -1,101 +1,13 @@
-"""HTTP shapes of nodes: registration and view, with LocalAI's field names."""
+"""HTTP shapes of nodes, with LocalAI's field names."""
 
 from datetime import datetime
-from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import Field
 
+from nodesmith.contracts.agent_api import RegisterResponse
 from nodesmith.contracts.http.shared import Message, Page, Shape
-from nodesmith.contracts.nats.presence import BackendConfinement, Resources
-from nodesmith.contracts.nats.readings import MOST_BYTES
-from nodesmith.domain import budget
-from nodesmith.domain import labels as labelling
-from nodesmith.domain.errors import InvalidRequest
+from nodesmith.contracts.nats.presence import BackendConfinement
 from nodesmith.domain.node import NodeStatus, NodeType, Protocol
-from nodesmith.domain.wire_enum import WireEnum
-
-MOST_REPLICAS = 10_000
-
-Labels = Annotated[dict[str, str], BeforeValidator(lambda value: value or {})]
-"""LocalAI workers may send null for an empty map."""
-
-
-def _in_range(labels: dict[str, str]) -> dict[str, str]:
-    if wrong := labelling.complaint(labels):
-        raise ValueError(wrong)
-    return labels
-
-
-def readable_budget(written: str) -> str:
-    try:
-        budget.parse(written)
-    except InvalidRequest as refused:
-        raise ValueError(refused.message) from refused
-    return written
-
-
-CheckedLabels = Annotated[Labels, AfterValidator(_in_range)]
-
-CheckedBudget = Annotated[str, Field(max_length=64), AfterValidator(readable_budget)]
-
-CheckedBytes = Annotated[int | None, Field(ge=0, le=MOST_BYTES)]
-
-
-class RegisterRequest(Resources):
-    """`POST /api/node/register`: the first registration, a renewal of credentials, or a new boot."""
-
-    name: str = Field(min_length=1, max_length=255)
-    node_type: str = "backend"
-    address: str = Field(default="", max_length=512)
-    http_address: str = Field(default="", max_length=512)
-    max_replicas_per_model: int = Field(default=1, ge=0, le=MOST_REPLICAS)
-    total_vram: CheckedBytes = None
-    available_vram: CheckedBytes = None
-    total_ram: CheckedBytes = None
-    available_ram: CheckedBytes = None
-    total_disk: CheckedBytes = None
-    available_disk: CheckedBytes = None
-    gpu_vendor: str | None = Field(default=None, max_length=255)
-    gpu_compute_capability: str | None = Field(default=None, max_length=255)
-    capability: str | None = Field(default=None, max_length=255)
-    vram_budget: CheckedBudget = ""
-    labels: CheckedLabels = Field(default_factory=dict)
-    token: str = ""
-    # protocol 2
-    protocol: Protocol = Protocol.LOCALAI
-    machine_id: str = Field(default="", max_length=255)
-    boot_id: str = Field(default="", max_length=255)
-    agent_version: str = Field(default="", max_length=255)
-    nats_key: str = Field(default="", max_length=64)
-    """the public key of our own agent; it signs the node's reports, and its seed stays on the node"""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_is_left_out(cls, sent: Any) -> Any:
-        """Drop null and empty types: to a LocalAI worker, a Go program, they equal absent fields."""
-        if not isinstance(sent, dict):
-            return sent
-        return {key: value for key, value in sent.items() if value is not None and (key, value) != ("node_type", "")}
-
-
-class RegisterResponse(Shape):
-    id: str
-    name: str
-    node_type: NodeType
-    status: NodeStatus
-    created_at: datetime
-    api_token: str | None = None
-    """the node's own credential, returned once"""
-    nats_jwt: str | None = None
-    nats_user_seed: str | None = None
-    """only for a LocalAI worker: our own agents generate their key"""
-    nats_url: str | None = None
-    expires_at: datetime | None = None
-    """when the NATS credential expires; the node registers again before that"""
-    trust_version: int = 0
-    """version of the newest trust list at /api/v1/trust"""
-    newest_orders: dict[str, int] | None = None
-    """family -> issue time of the newest order that ended on this node; an agent refuses older ones"""
 
 
 class Approved(RegisterResponse):
@@ -194,14 +106,6 @@ class NodePage(Page[NodeView]):
     total: int = Field(default=0, description="nodes on all pages")
 
 
-class DrainPolicy(WireEnum):
-    """What happens to running operations of a drained node."""
-
-    FINISH = "finish"
-    CANCEL = "cancel"
-    UNKNOWN = "unknown"
-
-
 class LifecycleChanged(Message):
     """A node was drained, resumed or removed; `cancelled` lists the operations that were cancelled."""
 
@@ -209,9 +113,3 @@ class LifecycleChanged(Message):
     """status of the node afterwards; null: it was removed"""
     cancelled: list[str] = Field(default_factory=list)
     """ids of the operations that were cancelled"""
-
-
-class LeaveBody(Shape):
-    """Body of a node's own drain or deregister; LocalAI sends none."""
-
-    boot_id: str = Field(default="", max_length=255)

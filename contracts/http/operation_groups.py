@@ -11,25 +11,16 @@ from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import State
 
 
-class OperationFilter(Shape):
-    """Which operations; omitted fields restrict nothing."""
+class BulkBody(Shape):
+    """`POST /api/v1/operations/cancel` and `/dismiss`: at least one condition; `preview` changes nothing."""
+
+    model_config = example(node="gpu-1", state="waiting", preview=True)
 
     node: str | None = Field(default=None, max_length=255, description="Id or name of the node.")
     backend: str | None = Field(default=None, max_length=255, description="Name of the backend.")
     state: State | None = None
     """in this state"""
     batch: str | None = Field(default=None, max_length=64, description="Id of the batch.")
-
-    @property
-    def is_empty(self) -> bool:
-        return all(value is None for value in (self.node, self.backend, self.state, self.batch))
-
-
-class BulkBody(OperationFilter):
-    """`POST /api/v1/operations/cancel` and `/dismiss`: at least one condition; `preview` changes nothing."""
-
-    model_config = example(node="gpu-1", state="waiting", preview=True)
-
     preview: bool = False
     """list what matches, and change nothing"""
     reason: str = Field(default="", max_length=500)
@@ -39,7 +30,7 @@ class BulkBody(OperationFilter):
 
     @model_validator(mode="after")
     def _is_meant(self) -> Self:
-        if self.is_empty:
+        if all(value is None for value in (self.node, self.backend, self.state, self.batch)):
             raise ValueError("Name at least one of: node, backend, state, batch.")
         return self
 

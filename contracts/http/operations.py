@@ -1,7 +1,6 @@
 """HTTP shapes of operations: request, view, events and cancel."""
 
 from datetime import datetime
-from enum import StrEnum, auto
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -240,17 +239,6 @@ class StreamReset(Shape):
 class OperationDetail(OperationView):
     timeline: list[OperationEvent] = Field(default_factory=list)
     """every change of state, the oldest first"""
-
-
-class OperationScope(StrEnum):
-    """Which operations a list has, before its filters."""
-
-    LIVE = auto()
-    """open, or ended badly and not dismissed"""
-    OPEN = auto()
-    ENDED = auto()
-    """the history: the latest end first, kept for 90 days"""
-    ALL = auto()
 
 
 class OperationPage(Page[OperationView]):

@@ -1,4 +1,4 @@
-"""HTTP shapes of source settings: what an admin sets, and what a node receives."""
+"""HTTP shapes of source settings: what an admin sets."""
 
 from datetime import datetime
 from typing import Annotated
@@ -6,20 +6,6 @@ from typing import Annotated
 from pydantic import Field
 
 from nodesmith.contracts.http.shared import Shape, example
-
-
-class SourceAccess(Shape):
-    """`GET /api/node/{id}/sources?host=`: how a node reaches a source. Read at each use, never stored."""
-
-    host: str
-    """name, or name:port"""
-    username: str = ""
-    password: str = ""
-    ca: str = ""
-    """additional trusted certificates in PEM"""
-    proxy: str = ""
-    realms: list[str] = Field(default_factory=list)
-    """hosts of token services that may get the password too"""
 
 
 class SourceRequest(Shape):
@@ -30,7 +16,7 @@ class SourceRequest(Shape):
     username: str = Field(default="", max_length=255)
     """user name at that host; empty: none"""
     password: str = Field(default="", max_length=4096)
-    """its password; stored sealed, shown to nobody"""
+    """its password; stored encrypted, never shown"""
     ca: str = Field(default="", max_length=64 * 1024)
     """additional trusted certificates in PEM"""
     proxy: str = Field(default="", max_length=2048)

@@ -1,18 +1,9 @@
-"""Temporal names and payloads of batches, one request for many nodes. `contracts/http/batches.py` has HTTP shapes."""
+"""Temporal names and payloads of batches, one request for many nodes."""
 
 from datetime import datetime
 
 from pydantic import Field
 
-from nodesmith.contracts.http.batches import (
-    MOST_TARGETS,
-    BatchAccepted,
-    BatchPlan,
-    BatchRequest,
-    BatchRetry,
-    PlannedMember,
-    RetrySelect,
-)
 from nodesmith.contracts.temporal.operations import Intent, Limits, OperationRequest, Payload, Policy, SignalText
 from nodesmith.domain.batch import ENDED_BATCHES, BatchState, MemberVerdict
 from nodesmith.domain.identity import derived_op_id
@@ -25,7 +16,6 @@ __all__ = [
     "CANCEL_MEMBERS",
     "CLOSE_BATCH",
     "ENDED_BATCHES",
-    "MOST_TARGETS",
     "OPEN_BATCH",
     "QUERY_PROGRESS",
     "SIGNAL_CANCEL",
@@ -36,23 +26,17 @@ __all__ = [
     "WATCH_MEMBERS",
     "AdmitMembers",
     "Admitted",
-    "BatchAccepted",
     "BatchCarried",
     "BatchInput",
     "BatchMember",
     "BatchOrder",
-    "BatchPlan",
     "BatchProgress",
-    "BatchRequest",
-    "BatchRetry",
     "BatchState",
     "CancelMembers",
     "CloseBatch",
     "MemberReady",
     "MemberVerdict",
     "MembersWatched",
-    "PlannedMember",
-    "RetrySelect",
     "Target",
     "WatchMembers",
     "batch_workflow_id",

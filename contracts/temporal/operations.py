@@ -56,7 +56,7 @@ class Payload(BaseModel):
 
 LONGEST_SIGNAL_TEXT = 1000
 SignalText = Annotated[str, AfterValidator(lambda text: text[:LONGEST_SIGNAL_TEXT])]
-"""cut, not refused: whoever owns Temporal may send 2 MB, which would be in the row and in every list of operations"""
+"""cut, not refused: a client of Temporal may send 2 MB, which would be in the row and in every list of operations"""
 
 
 class Policy(Payload):

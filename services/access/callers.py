@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from nodesmith.contracts.http.access import SessionView, TokenCreated, TokenRequest, TokenView
-from nodesmith.domain.access import Caller, Role
+from nodesmith.domain.access import Caller, Role, Session, Token
 from nodesmith.domain.errors import InvalidRequest, NotAllowed, UnknownSession, UnknownToken
-from nodesmith.domain.secrets import hash_token, same
+from nodesmith.domain.token_hash import hash_token, same
 
 DEPLOYMENT_ADMIN = "admin"
 """the actor of the deployment's admin token, which is stored in a file"""
@@ -19,18 +18,18 @@ _PREFIX = "nstok-"
 class TokenTable(Protocol):
     async def create(
         self, name: str, role: Role, *, token_hash: str, created_by: str, expires_at: datetime | None
-    ) -> TokenView: ...
-    async def list(self) -> Sequence[TokenView]: ...
-    async def find(self, id_or_name: str) -> TokenView | None: ...
-    async def revoke(self, id_or_name: str) -> TokenView | None: ...
-    async def with_secret(self, token_hash: str) -> TokenView | None: ...
+    ) -> Token: ...
+    async def list(self) -> Sequence[Token]: ...
+    async def find(self, id_or_name: str) -> Token | None: ...
+    async def revoke(self, id_or_name: str) -> Token | None: ...
+    async def with_secret(self, token_hash: str) -> Token | None: ...
     async def is_live(self, token_id: str) -> bool: ...
 
 
 class Browsers(Protocol):
     async def caller_of(self, token: str) -> Caller | None: ...
-    async def list(self, actor: str | None = None) -> Sequence[SessionView]: ...
-    async def end(self, session_id: str, actor: str | None = None) -> SessionView | None: ...
+    async def list(self, actor: str | None = None) -> Sequence[Session]: ...
+    async def end(self, session_id: str, actor: str | None = None) -> Session | None: ...
 
 
 class CredentialTable(Protocol):
@@ -73,11 +72,11 @@ class Access:
         is_live = caller.token_id == self._admin_token_id or await self.tokens.is_live(caller.token_id)
         return caller if is_live else None
 
-    async def sessions(self, *, of: Caller) -> Sequence[SessionView]:
+    async def sessions(self, *, of: Caller) -> Sequence[Session]:
         """The caller's own sessions; all sessions for an admin."""
         return await self.browsers.list(_session_scope(of))
 
-    async def end_session(self, session_id: str, *, by: Caller) -> SessionView:
+    async def end_session(self, session_id: str, *, by: Caller) -> Session:
         """End the caller's own session, or any for an admin. Another caller's session is reported as unknown."""
         ended = await self.browsers.end(session_id, _session_scope(by))
         if ended is None:
@@ -89,21 +88,21 @@ class Access:
         """Derived from the token: replacing the token ends the sessions of the old one."""
         return f"file-{hash_token(self.admin_token)[:16]}"
 
-    async def create(self, request: TokenRequest, *, by: Caller) -> TokenCreated:
-        if request.name.lower() == DEPLOYMENT_ADMIN:
+    async def create(self, name: str, role: Role, *, expires_in_s: float | None, by: Caller) -> tuple[Token, str]:
+        """Create a token; returns it with its secret, which is not stored."""
+        if name.lower() == DEPLOYMENT_ADMIN:
             raise InvalidRequest("name: admin is the name of the deployment's own token.", field="name")
         secret = _PREFIX + secrets.token_urlsafe(32)
-        lifetime = request.expires_in_s
-        made = await self.tokens.create(
-            request.name,
-            request.role,
+        token = await self.tokens.create(
+            name,
+            role,
             token_hash=hash_token(secret),
             created_by=by.name,
-            expires_at=self.clock() + timedelta(seconds=lifetime) if lifetime else None,
+            expires_at=self.clock() + timedelta(seconds=expires_in_s) if expires_in_s else None,
         )
-        return TokenCreated(**made.model_dump(), token=secret)
+        return token, secret
 
-    async def revoke(self, token: str) -> TokenView:
+    async def revoke(self, token: str) -> Token:
         revoked = await self.tokens.revoke(token)
         if revoked is None:
             raise UnknownToken(f"There is no token {token} in force.", token=token)

@@ -6,25 +6,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from nodesmith.contracts.http.access import InviteCreated, InviteRequest, InviteView
-from nodesmith.contracts.http.nodes import RegisterRequest, RegisterResponse
-from nodesmith.domain.access import Caller
+from nodesmith.contracts.agent_api import RegisterRequest, RegisterResponse
+from nodesmith.domain.access import Caller, Invite, InviteTerms
 from nodesmith.domain.audit_change import AuditChange
 from nodesmith.domain.errors import InvalidRequest, NodesmithError, UnknownInvite
 from nodesmith.domain.node import Protocol as Wire
-from nodesmith.domain.secrets import hash_token
+from nodesmith.domain.token_hash import hash_token
 
 _PREFIX = "nsinv-"
 
 
 class InviteTable(Protocol):
-    async def create(
-        self, request: InviteRequest, *, token_hash: str, created_by: str, expires_at: datetime
-    ) -> InviteView: ...
-    async def list(self) -> Sequence[InviteView]: ...
-    async def find(self, invite_id: str) -> InviteView | None: ...
-    async def revoke(self, invite_id: str) -> InviteView | None: ...
-    async def redeem(self, token_hash: str, *, node_name: str, machine_id: str) -> tuple[InviteView, bool]: ...
+    async def create(self, terms: InviteTerms, *, token_hash: str, created_by: str, expires_at: datetime) -> Invite: ...
+    async def list(self) -> Sequence[Invite]: ...
+    async def find(self, invite_id: str) -> Invite | None: ...
+    async def revoke(self, invite_id: str) -> Invite | None: ...
+    async def redeem(self, token_hash: str, *, node_name: str, machine_id: str) -> tuple[Invite, bool]: ...
     async def release_use(self, invite_id: str, *, node_name: str, machine_id: str) -> None: ...
 
 
@@ -71,24 +68,18 @@ class Invites:
     join_address: JoinAddress
     clock: Callable[[], datetime]
 
-    async def create(self, request: InviteRequest, *, by: Caller) -> InviteCreated:
+    async def create(self, terms: InviteTerms, *, by: Caller) -> tuple[Invite, str]:
+        """Create an invite; returns it with its secret, which is not stored."""
         token = _PREFIX + secrets.token_urlsafe(32)
-        made = await self.table.create(
-            request,
+        invite = await self.table.create(
+            terms,
             token_hash=hash_token(token),
             created_by=by.name,
-            expires_at=self.clock() + timedelta(seconds=request.ttl_s),
+            expires_at=self.clock() + timedelta(seconds=terms.ttl_s),
         )
-        return InviteCreated(
-            **made.model_dump(),
-            token=token,
-            url=self.join_address.url,
-            ca_sha256=self.join_address.ca_sha256,
-            trust=self.join_address.root.fingerprint,
-            command=self.join_address.command(token),
-        )
+        return invite, token
 
-    async def revoke(self, invite_id: str) -> InviteView:
+    async def revoke(self, invite_id: str) -> Invite:
         revoked = await self.table.revoke(invite_id)
         if revoked is None:
             raise UnknownInvite(f"There is no invite {invite_id} in force.", invite=invite_id)
@@ -115,8 +106,8 @@ class Invites:
         return response
 
 
-def _joining(invite: InviteView, name: str) -> AuditChange:
-    after = {"approved": invite.approve, "labels": invite.labels}
+def _joining(invite: Invite, name: str) -> AuditChange:
+    after = {"approved": invite.approve, "labels": dict(invite.labels)}
     return AuditChange(f"invite {invite.id}", "nodes.join", name, after=after)
 
 

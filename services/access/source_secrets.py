@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.contracts.nats.orders import Order
 from nodesmith.domain.audit_change import AuditChange
 from nodesmith.domain.errors import NotAllowed, UnknownSource

@@ -5,9 +5,9 @@ from typing import Protocol
 
 import structlog
 
-from nodesmith.contracts.http.keys import Compared, Relation
 from nodesmith.contracts.nats.orders import TrustChain
 from nodesmith.domain.errors import ForeignRoot, ServiceUnavailable
+from nodesmith.domain.trust_lists import Compared, Relation
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -5,38 +5,50 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from nodesmith.contracts.temporal import batches as names
-from nodesmith.contracts.temporal.batches import (
-    BatchAccepted,
-    BatchInput,
-    BatchMember,
-    BatchOrder,
-    BatchPlan,
-    BatchRequest,
-    BatchRetry,
-    RetrySelect,
-    member_op_id,
-    member_request,
-)
+from nodesmith.contracts.temporal.batches import BatchInput, BatchMember, BatchOrder, member_op_id, member_request
 from nodesmith.contracts.temporal.operations import Intent, Policy
-from nodesmith.domain.batch import BatchState, Member, MemberVerdict
+from nodesmith.domain.batch import BatchState, Member, MemberVerdict, RetrySelect
 from nodesmith.domain.errors import InvalidRequest, NodesmithError, NotRetryable, OperationEnded, UnknownBatch
 from nodesmith.domain.idempotency import KeyClaim
 from nodesmith.domain.node import Node
 from nodesmith.domain.operation import Reason, State
 from nodesmith.services.batches.payload_size import refuse_too_large
-from nodesmith.services.batches.planning import BatchPlanner, PlannedBatch, build_of, list_reasons, preview, target
+from nodesmith.services.batches.planning import (
+    BatchPlanner,
+    BatchPreview,
+    PlannedBatch,
+    build_of,
+    list_reasons,
+    preview,
+    target,
+)
 from nodesmith.services.operations.admission import limits_of, operation_policy, started
 from nodesmith.services.operations.idempotency import IdempotencyKeys, KeyedRequest
 from nodesmith.services.operations.intents import Intents, named_uri
 from nodesmith.services.operations.operation_lock import after_start
 from nodesmith.services.operations.orders import Orders, ordered_part, wanted_of
 from nodesmith.services.ports import BatchRegistry, Inventory, NodeRegistry, OperationRuns
+from nodesmith.services.requested_work import RequestedBatch
 
 DEFAULT_MAX_FAILURES = 3
 FAILED: frozenset[str] = frozenset({State.FAILED, State.EXPIRED, State.DEAD_LETTER, MemberVerdict.CONFLICT})
 LEFT_OUT: frozenset[str] = frozenset({MemberVerdict.SKIPPED, MemberVerdict.NOTHING_TO_DO})
 """verdicts of members that the plan left out"""
 ORDERS = {"pause": names.SIGNAL_PAUSE, "resume": names.SIGNAL_RESUME, "cancel": names.SIGNAL_CANCEL}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedBatch:
+    """A durable batch, as its caller sees it."""
+
+    batch_id: str
+    message: str
+    operations: Mapping[str, str]
+    """node name -> operation id, known before it starts"""
+    skipped: Mapping[str, str]
+    """node name -> reason"""
+    repeated: bool = False
+    """a repeated request with the same idempotency key: this is the first answer"""
 
 
 @dataclass(frozen=True)
@@ -53,11 +65,11 @@ class BatchService:
     policy: Policy
     clock: Callable[[], datetime]
 
-    async def plan(self, request: BatchRequest) -> BatchPlan:
+    async def plan(self, request: RequestedBatch) -> BatchPreview:
         """What the batch would do on each node; starts nothing."""
         return preview(await self._plan(request))
 
-    async def start(self, request: BatchRequest, *, actor: str, idempotency_key: str | None = None) -> BatchAccepted:
+    async def start(self, request: RequestedBatch, *, actor: str, idempotency_key: str | None = None) -> AcceptedBatch:
         """Fix the targets, pin version and digest, and start the workflow that admits the operations."""
         asked = KeyedRequest.of(self.keys, actor, idempotency_key, route="batch", target="", body=request)
         if begun := await self._find_started(asked, await asked.earlier()):
@@ -87,27 +99,28 @@ class BatchService:
     async def retry(
         self,
         batch_id: str,
-        retry: BatchRetry | None = None,
+        select: RetrySelect = RetrySelect.FAILED,
         *,
         actor: str,
+        reason: str = "",
         idempotency_key: str | None = None,
-    ) -> BatchAccepted:
+    ) -> AcceptedBatch:
         """Start a new batch for unsuccessful members, with the same version, digest and limits."""
-        retry = retry or BatchRetry()
         before, batch = await self.batches.request(batch_id), await self.batches.find(batch_id)
         if before is None or batch is None:
             raise UnknownBatch(f"There is no batch {batch_id}.", batch=batch_id)
-        asked = KeyedRequest.of(self.keys, actor, idempotency_key, route="batch retry", target=batch_id, body=retry)
+        body = {"reason": reason, "select": select}
+        asked = KeyedRequest.of(self.keys, actor, idempotency_key, route="batch retry", target=batch_id, body=body)
         if begun := await self._find_started(asked, await asked.earlier()):
             return begun
-        chosen = [each for each in await self.batches.members(batch_id) if is_selected(each, batch.state, retry.select)]
-        targets, left_out = await self._retry_targets(before, chosen, retry.select)
+        chosen = [each for each in await self.batches.members(batch_id) if is_selected(each, batch.state, select)]
+        targets, left_out = await self._retry_targets(before, chosen, select)
         await self._refuse_not_ordered(before, targets)
         builds = await self._verified(before, targets)
 
         def again(new_id: str) -> BatchInput:
             scope = {"targets": tuple(target(node) for node in targets), "left_out": left_out, "requested_by": actor}
-            origin = {"note": retry.reason, "retry_of": batch_id, "created_at": self.clock()}
+            origin = {"note": reason, "retry_of": batch_id, "created_at": self.clock()}
             return before.model_copy(update={"batch_id": new_id, "builds": builds, **scope, **origin})
 
         return await self._start_once(asked, again)
@@ -119,7 +132,7 @@ class BatchService:
         if not await self.runs.order_batch(batch_id, signal, BatchOrder(by=actor, reason=reason)):
             raise OperationEnded(f"Batch {batch_id} has ended already.", batch=batch_id)
 
-    async def _plan(self, request: BatchRequest) -> PlannedBatch:
+    async def _plan(self, request: RequestedBatch) -> PlannedBatch:
         return await self._planner.plan(request)
 
     @property
@@ -166,7 +179,7 @@ class BatchService:
         before = await self.batches.request(batch_id)
         return next((uri for each in _all_builds(before) if (uri := named_uri(each))), "") if before else ""
 
-    async def _start_once(self, asked: KeyedRequest, batch_of: Callable[[str], BatchInput]) -> BatchAccepted:
+    async def _start_once(self, asked: KeyedRequest, batch_of: Callable[[str], BatchInput]) -> AcceptedBatch:
         """Reserve the id, start the batch, record it; an id that was reserved but not recorded is started again."""
         claim = await asked.claim()
         if not claim.is_new and (begun := await self._find_started(asked, claim)):
@@ -190,7 +203,7 @@ class BatchService:
             [each.model_copy(update={"if_current": current.get(each.node_id, "")}) for each in members]
         )
 
-    async def _find_started(self, asked: KeyedRequest, claim: KeyClaim | None) -> BatchAccepted | None:
+    async def _find_started(self, asked: KeyedRequest, claim: KeyClaim | None) -> AcceptedBatch | None:
         """The batch that was started under this id, or None; not planned again, as the state may have changed."""
         if claim is None:
             return None
@@ -260,9 +273,9 @@ def _why_left_out(batch: BatchInput) -> dict[str, str]:
 
 def _accepted(
     batch: BatchInput, operations: Mapping[str, str], skipped: Mapping[str, str], *, repeated: bool = False
-) -> BatchAccepted:
+) -> AcceptedBatch:
     message = f"this request was accepted before, as batch {batch.batch_id}"
-    return BatchAccepted(
+    return AcceptedBatch(
         batch_id=batch.batch_id,
         message=message if repeated else started(batch.wanted.kind),
         operations=dict(operations),
@@ -271,7 +284,7 @@ def _accepted(
     )
 
 
-def _max_failures(request: BatchRequest) -> int | None:
+def _max_failures(request: RequestedBatch) -> int | None:
     if request.max_failures is not None:
         return request.max_failures
     return DEFAULT_MAX_FAILURES if request.kind.rules.stops_on_failures else None

@@ -4,13 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nodesmith.contracts.nats.messages import Installed
-from nodesmith.contracts.temporal.batches import (
-    BatchMember,
-    BatchPlan,
-    BatchRequest,
-    PlannedMember,
-    Target,
-)
+from nodesmith.contracts.temporal.batches import BatchMember, Target
 from nodesmith.contracts.temporal.operations import Intent
 from nodesmith.domain.batch import MemberVerdict
 from nodesmith.domain.eligibility import RULES, obstacle
@@ -21,6 +15,7 @@ from nodesmith.domain.selector import parse
 from nodesmith.gallery.suitability import capability_of
 from nodesmith.services.operations.intents import Intents
 from nodesmith.services.ports import Inventory, NodeRegistry
+from nodesmith.services.requested_work import RequestedBatch
 
 
 @dataclass(frozen=True)
@@ -39,13 +34,44 @@ class PlannedBatch:
         return next(iter(self.builds.values()))
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlannedMember:
+    """One node of a plan: the action and its cost."""
+
+    node_id: str
+    node_name: str
+    action: str
+    """a kind, `nothing` or `skip`"""
+    reason: str = ""
+    """why it is skipped, or does nothing"""
+    current_version: str = ""
+    bytes: int = 0
+    """bytes to download"""
+    free_disk: int | None = None
+    suitable: bool = True
+    """False: the node has not enough disk space"""
+    outage: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPreview:
+    """What a batch would do on each node."""
+
+    backend: str
+    version: str
+    sha256: str
+    members: Sequence[PlannedMember]
+    targets: int
+    skipped: int
+
+
 @dataclass(frozen=True)
 class BatchPlanner:
     nodes: NodeRegistry
     inventory: Inventory
     intents: Intents
 
-    async def plan(self, request: BatchRequest) -> PlannedBatch:
+    async def plan(self, request: RequestedBatch) -> PlannedBatch:
         """Plan a batch; raises when it would have no targets."""
         self._refuse_concrete(request)
         chosen = await self._chosen(request)
@@ -74,7 +100,7 @@ class BatchPlanner:
     async def _having(self, family: str) -> dict[str, Installed]:
         return {node_id: installed for node_id, _, installed in await self.inventory.having(family)}
 
-    def _builds(self, request: BatchRequest, chosen: Sequence[Node]) -> tuple[dict[str, Intent], list[BatchMember]]:
+    def _builds(self, request: RequestedBatch, chosen: Sequence[Node]) -> tuple[dict[str, Intent], list[BatchMember]]:
         """Resolve the build for each capability once; nodes without a suitable build are left out."""
         builds: dict[str, Intent] = {}
         unsuited: list[BatchMember] = []
@@ -89,7 +115,7 @@ class BatchPlanner:
             raise InvalidRequest(unsuited[0].detail if unsuited else "No node can take part.", field="backend")
         return builds, unsuited
 
-    def _refuse_concrete(self, request: BatchRequest) -> None:
+    def _refuse_concrete(self, request: RequestedBatch) -> None:
         """Refuse a hardware-specific build unless the request names its nodes."""
         if request.nodes or request.uri or request.kind.rules.removes:
             return
@@ -101,9 +127,9 @@ class BatchPlanner:
                 meta_alternative=alternative,
             )
 
-    async def _chosen(self, request: BatchRequest) -> Sequence[Node]:
-        ways = [bool(request.nodes), bool(request.selector), request.everywhere]
-        if sum(ways) != 1:
+    async def _chosen(self, request: RequestedBatch) -> Sequence[Node]:
+        choices = [bool(request.nodes), bool(request.selector), request.everywhere]
+        if sum(choices) != 1:
             raise InvalidRequest("Give exactly one of nodes, selector and everywhere.", field="nodes")
         if request.nodes:
             return [await self._known(name) for name in dict.fromkeys(request.nodes)]
@@ -123,10 +149,10 @@ class BatchPlanner:
         return node
 
 
-def preview(plan: PlannedBatch) -> BatchPlan:
-    """The plan as the API returns it for a preview."""
+def preview(plan: PlannedBatch) -> BatchPreview:
+    """The plan for people: one entry per node, by name."""
     members = [*(_planned_member(plan, node) for node in plan.targets), *(_skipped(each) for each in plan.left_out)]
-    return BatchPlan(
+    return BatchPreview(
         backend=plan.wanted.backend,
         version=plan.wanted.version,
         sha256=plan.wanted.sha256,

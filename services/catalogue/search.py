@@ -3,28 +3,20 @@
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from nodesmith.contracts.http.galleries import (
-    CatalogueEntry,
-    CataloguePage,
-    GalleryName,
-    Installation,
-    InstalledOn,
-    NodeSuitability,
-    UnusableEntry,
-    UpgradeInfo,
-)
 from nodesmith.domain.eligibility import runs_backends
 from nodesmith.domain.errors import NoBuildForNode, ServiceUnavailable, UnknownBackend
+from nodesmith.domain.gallery import Gallery
 from nodesmith.domain.identity import family_of
+from nodesmith.domain.installed import Installation
 from nodesmith.domain.node import Node
 from nodesmith.gallery.catalogue import Catalogue
-from nodesmith.gallery.entries import Entry
+from nodesmith.gallery.entries import Entry, Unusable
 from nodesmith.gallery.suitability import Suitability, capability_of, suitability
 from nodesmith.services.catalogue.galleries import Galleries
-from nodesmith.services.catalogue.upgrades import Upgrades
+from nodesmith.services.catalogue.upgrades import AvailableUpgrade, Upgrades
 from nodesmith.services.operations.artifact_check import requirement
 
 EVERYTHING = 10_000
@@ -59,6 +51,60 @@ class Place:
     version: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class FoundBackend:
+    """One backend of the catalogue, and what the fleet has of it."""
+
+    entry: Entry
+    is_alias: bool = False
+    """it is one of the builds that a meta names"""
+    verification: str = ""
+    """how an install is verified: the policy of its gallery"""
+    installations: Sequence[Installation] = ()
+    """the nodes that have it"""
+    upgradable_on: Sequence[str] = ()
+    """names of the nodes that have an older or a different build"""
+
+    @property
+    def id(self) -> str:
+        return f"{self.entry.gallery}@{self.entry.artifact.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CataloguePage:
+    """One page of the catalogue."""
+
+    backends: Sequence[FoundBackend]
+    galleries: Sequence[Gallery] = ()
+    tags: Sequence[str]
+    """every tag of the catalogue"""
+    found: int
+    """backends on all pages"""
+    installed: int
+    """installed families"""
+    page: int
+    pages: int
+    unusable: Sequence[Unusable] = field(default_factory=list)
+    stale: bool = False
+    """the database does not answer: galleries as last known, without information about nodes"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSuitability:
+    """How a backend fits a node, and which build the node would get."""
+
+    node_id: str
+    node_name: str
+    node_status: str
+    capability: str
+    """the hardware of the node, as galleries name it"""
+    suitability: str
+    build: str = ""
+    """empty if there is none"""
+    reason: str = ""
+    """why there is none"""
+
+
 @dataclass(frozen=True)
 class CatalogueService:
     galleries: Galleries
@@ -72,16 +118,13 @@ class CatalogueService:
         """
         try:
             await self.galleries.sync()
-            return await self._page(search, after, await self.installations.families(), await self._repositories())
+            return await self._page(search, after, await self.installations.families(), await self.galleries.list())
         except ServiceUnavailable:
             page, following = await self._page(search, after, None, [])
-            return page.model_copy(update={"stale": True}), following
-
-    async def _repositories(self) -> list[GalleryName]:
-        return [GalleryName(name=view.name, url=view.url) for view in await self.galleries.list()]
+            return replace(page, stale=True), following
 
     async def _page(
-        self, search: Search, after: Place | None, known: Collection[str] | None, repositories: list[GalleryName]
+        self, search: Search, after: Place | None, known: Collection[str] | None, galleries: Sequence[Gallery]
     ) -> tuple[CataloguePage, Place | None]:
         catalogue, installed = self.galleries.catalogue, known or ()
         found = [entry for entry in catalogue.listed() if _matches(entry, search)]
@@ -93,19 +136,17 @@ class CatalogueService:
         shown = found[first : first + search.items]
         is_last = first + search.items >= len(found)
         return CataloguePage(
-            backends=await self._views(shown, is_fleet_known=known is not None),
-            repositories=repositories,
-            allTags=sorted({tag for entry in catalogue.listed() for tag in entry.tags}),
-            availableBackends=len(found),
-            installedBackends=len(installed),
-            currentPage=page,
-            totalPages=pages,
-            prevPage=max(1, page - 1),
-            nextPage=min(pages, page + 1),
+            backends=await self._found(shown, is_fleet_known=known is not None),
+            galleries=galleries,
+            tags=sorted({tag for entry in catalogue.listed() for tag in entry.tags}),
+            found=len(found),
+            installed=len(installed),
+            page=page,
+            pages=pages,
             unusable=_unusable(catalogue, search),
         ), None if is_last else places[first + search.items - 1]
 
-    async def _views(self, shown: Sequence[Entry], *, is_fleet_known: bool) -> list[CatalogueEntry]:
+    async def _found(self, shown: Sequence[Entry], *, is_fleet_known: bool) -> list[FoundBackend]:
         families = {entry.artifact.family for entry in shown} | {family_of(entry.artifact.name) for entry in shown}
         where: dict[str, list[Installation]] = defaultdict(list)
         for each in await self.installations.list(families) if is_fleet_known else ():
@@ -117,11 +158,17 @@ class CatalogueService:
             if entry.is_meta
             for name in entry.capabilities.values()
         }
-        views = [
-            _view(entry, where, upgrades, is_alias=family_of(entry.artifact.name) in listed_by_metas) for entry in shown
+        needed = {gallery: self._requirement(gallery) for gallery in {entry.gallery for entry in shown}}
+        return [
+            FoundBackend(
+                entry=entry,
+                is_alias=family_of(entry.artifact.name) in listed_by_metas,
+                verification=needed[entry.gallery],
+                installations=_having(entry, where),
+                upgradable_on=_upgradable_on(entry, upgrades),
+            )
+            for entry in shown
         ]
-        needed = {view.gallery: self._requirement(view.gallery) for view in views}
-        return [view.model_copy(update={"verification": needed[view.gallery]}) for view in views]
 
     def _requirement(self, gallery: str) -> str:
         return requirement(gallery, self.galleries.catalogue.trust(gallery))
@@ -190,64 +237,22 @@ def _first_after(place: Place, places: Sequence[Place], *, descending: bool) -> 
     return len(places)
 
 
-def _unusable(catalogue: Catalogue, search: Search) -> list[UnusableEntry]:
+def _unusable(catalogue: Catalogue, search: Search) -> list[Unusable]:
     if search.term or search.tag:
         return []
-    return [
-        UnusableEntry(gallery=bad.gallery, name=bad.name, reason=bad.reason, line=bad.line)
-        for bad in catalogue.unusable()
-        if search.gallery.casefold() in ("", bad.gallery.casefold())
-    ]
+    return [bad for bad in catalogue.unusable() if search.gallery.casefold() in ("", bad.gallery.casefold())]
 
 
-def _view(
-    entry: Entry, where: Mapping[str, Sequence[Installation]], upgrades: Mapping[str, UpgradeInfo], *, is_alias: bool
-) -> CatalogueEntry:
+def _having(entry: Entry, where: Mapping[str, Sequence[Installation]]) -> list[Installation]:
     artifact = entry.artifact
-    having = [each for each in where.get(family_of(artifact.name), ()) if _has_version(each, artifact.version)]
-    upgrade = upgrades.get(artifact.name)
-    is_newest = upgrade is not None and upgrade.available_version == artifact.version
-    return CatalogueEntry(
-        id=f"{entry.gallery}@{artifact.name}",
-        name=artifact.name,
-        version=artifact.version,
-        description=artifact.description,
-        uri=artifact.uri,
-        sha256=artifact.sha256,
-        size=artifact.size,
-        gallery=entry.gallery,
-        icon=entry.icon,
-        license=entry.license,
-        urls=list(entry.urls),
-        tags=sorted(entry.tags),
-        installed=bool(having),
-        isMeta=entry.is_meta,
-        isAlias=is_alias,
-        isDevelopment=entry.is_development,
-        capabilities=dict(entry.capabilities) if entry.is_meta else {},
-        metaBackendFor=artifact.meta,
-        nodes=[_node(each) for each in having],
-        family=artifact.family,
-        alias=entry.alias,
-        mirrors=list(artifact.mirrors),
-        platforms=list(artifact.platforms),
-        notes=entry.notes,
-        upgradable_on=upgrade.nodes if upgrade and is_newest else [],
-    )
+    return [each for each in where.get(family_of(artifact.name), ()) if _has_version(each, artifact.version)]
+
+
+def _upgradable_on(entry: Entry, upgrades: Mapping[str, AvailableUpgrade]) -> Sequence[str]:
+    upgrade = upgrades.get(entry.artifact.name)
+    is_newest = upgrade is not None and upgrade.available_version == entry.artifact.version
+    return upgrade.nodes if upgrade and is_newest else ()
 
 
 def _has_version(each: Installation, version: str) -> bool:
     return not version or not each.installed.version or each.installed.version == version
-
-
-def _node(each: Installation) -> InstalledOn:
-    installed = each.installed
-    return InstalledOn(
-        node_id=each.node_id,
-        node_name=each.node_name,
-        node_status=each.node_status,
-        version=installed.version,
-        digest=installed.digest,
-        uri=installed.uri,
-        installed_at=installed.installed_at,
-    )

@@ -13,13 +13,14 @@ from typing import Protocol
 
 import structlog
 
-from nodesmith.contracts.http.galleries import Installation, NodeDrift, UpgradeInfo
-from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.domain.errors import NodesmithError
 from nodesmith.domain.identity import family_of
+from nodesmith.domain.installed import Installation
+from nodesmith.domain.inventory import DifferingNode
 from nodesmith.domain.kinds import Kind
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.entries import DEVELOPMENT, Entry
+from nodesmith.services.requested_work import RequestedBackend
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -27,6 +28,24 @@ ACTOR = "automatic upgrade"
 CHECK_INTERVAL_S = 60.0
 FIRST_CHECK_S = 10.0
 _CONCURRENCY = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class AvailableUpgrade:
+    """The version that most nodes have, the gallery's version, and the nodes that differ."""
+
+    backend_name: str
+    installed_version: str
+    available_version: str
+    installed_digest: str = ""
+    available_digest: str = ""
+    node_drift: Sequence[DifferingNode] = ()
+    """nodes that differ from the majority"""
+    family: str = ""
+    nodes: Sequence[str] = ()
+    """names of the nodes that an upgrade would change"""
+    checked_at: datetime | None = None
+    """when the registry was last asked; None if the gallery itself states the version"""
 
 
 class InstalledBuilds(Protocol):
@@ -45,7 +64,7 @@ class Registries(Protocol):
     async def digest(self, uri: str) -> str | None: ...
 
 
-Ask = Callable[[Kind, str, InstallRequest, str], Awaitable[None]]
+Ask = Callable[[Kind, str, RequestedBackend, str], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -61,7 +80,7 @@ class Upgrades:
     first_check_s: float = FIRST_CHECK_S
     check_interval_s: float = CHECK_INTERVAL_S
 
-    async def list(self) -> dict[str, UpgradeInfo]:
+    async def list(self) -> dict[str, AvailableUpgrade]:
         """Backend name -> its available upgrade."""
         known = await self.tags.known()
         found = (self._compare(group, known) for group in grouped(await self.installations.list()).values())
@@ -98,7 +117,7 @@ class Upgrades:
         if self.ask is None:
             return
         for info in (await self.list()).values():
-            request = InstallRequest(backend=info.backend_name, reason="a newer build is in the gallery")
+            request = RequestedBackend(backend=info.backend_name, reason="a newer build is in the gallery")
             for node in info.nodes:
                 # The idempotency key names the build, so that a failed upgrade is not admitted again and again.
                 key = f"{info.backend_name}:{node}:{info.available_version}:{info.available_digest}"
@@ -111,7 +130,9 @@ class Upgrades:
     def _is_tagged(self, entry: Entry) -> bool:
         return not entry.artifact.version and self.registries.is_reference(entry.artifact.uri)
 
-    def _compare(self, group: Sequence[Installation], known: Mapping[str, tuple[str, datetime]]) -> UpgradeInfo | None:
+    def _compare(
+        self, group: Sequence[Installation], known: Mapping[str, tuple[str, datetime]]
+    ) -> AvailableUpgrade | None:
         entry = self._entry(group)
         if entry is None:
             return None
@@ -122,7 +143,7 @@ class Upgrades:
         drifting = [each for each in group if (_version(each), _digest(each)) != usual]
         if not behind and not drifting:
             return None
-        return UpgradeInfo(
+        return AvailableUpgrade(
             backend_name=group[0].installed.name,
             installed_version=usual[0],
             available_version=entry.artifact.version,
@@ -166,7 +187,7 @@ def _digest(each: Installation) -> str:
     return each.installed.digest.removeprefix("sha256:")
 
 
-def _drift(each: Installation) -> NodeDrift:
-    return NodeDrift(
+def _drift(each: Installation) -> DifferingNode:
+    return DifferingNode(
         node_id=each.node_id, node_name=each.node_name, version=_version(each), digest=each.installed.digest
     )

@@ -1,11 +1,11 @@
 """Uploads: the operator's own archives, in the built-in gallery that the API serves."""
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from nodesmith.contracts.http.galleries import BUILTIN, UploadView
 from nodesmith.domain.errors import UnknownBackend, UploadExists, UploadRefused
+from nodesmith.domain.gallery import BUILTIN, Upload
 from nodesmith.domain.identity import family_of
 from nodesmith.gallery.entries import Entry
 from nodesmith.services.catalogue.galleries import Galleries
@@ -14,8 +14,8 @@ ROUTE = "/artifacts"
 
 
 class UploadStore(Protocol):
-    async def add(self, upload: UploadView, *, by: str) -> UploadView: ...
-    async def remove(self, name: str, version: str) -> UploadView | None: ...
+    async def add(self, upload: Upload, *, by: str) -> Upload: ...
+    async def remove(self, name: str, version: str) -> Upload | None: ...
     async def uses(self, uri: str) -> bool: ...
 
 
@@ -41,15 +41,13 @@ class UploadService:
     galleries: Galleries
     builtin: Sequence[Entry]
 
-    async def take(
-        self, wanted: UploadView, content: AsyncIterator[bytes], *, by: str, announced: int = 0
-    ) -> UploadView:
+    async def take(self, wanted: Upload, content: AsyncIterator[bytes], *, by: str, announced: int = 0) -> Upload:
         """Store an archive and list it; if `wanted.sha256` is given, the content must match it."""
         self._refuse_builtin(wanted)
         self.folder.check(announced)
         stored = await self.folder.take(wanted.name, wanted.version, content)
-        stored_at = {"uri": f"{ROUTE}/{stored.file}", "sha256": stored.sha256, "size": stored.size, "gallery": BUILTIN}
-        upload = wanted.model_copy(update=stored_at)
+        uri = f"{ROUTE}/{stored.file}"
+        upload = replace(wanted, uri=uri, sha256=stored.sha256, size=stored.size, gallery=BUILTIN)
         if wanted.sha256 and wanted.sha256 != stored.sha256:
             await self._drop(upload)
             raise UploadRefused(f"The uploaded file has the sha256 {stored.sha256}, not the announced one.")
@@ -61,7 +59,7 @@ class UploadService:
         await self.galleries.sync()
         return kept
 
-    async def remove(self, name: str, version: str) -> UploadView:
+    async def remove(self, name: str, version: str) -> Upload:
         """Delete an upload. Nodes that have it keep it; an install that is still downloading it fails."""
         removed = await self.table.remove(name, version)
         if removed is None:
@@ -70,12 +68,12 @@ class UploadService:
         await self.galleries.sync()
         return removed
 
-    def _refuse_builtin(self, wanted: UploadView) -> None:
+    def _refuse_builtin(self, wanted: Upload) -> None:
         taken = {(family_of(entry.artifact.name), entry.artifact.version) for entry in self.builtin}
         if (family_of(wanted.name), wanted.version) in taken:
             raise UploadExists(f"{wanted.name} {wanted.version} comes with Nodesmith.", field="version")
 
-    async def _drop(self, upload: UploadView) -> None:
+    async def _drop(self, upload: Upload) -> None:
         """Delete the file unless another upload with the same content uses it."""
         if not await self.table.uses(upload.uri):
             await self.folder.drop(upload.uri.removeprefix(f"{ROUTE}/"))

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from nodesmith.contracts.http.operations import StopBody
-from nodesmith.contracts.http.shared import Message
 from nodesmith.contracts.nats.messages import StopBackend
 from nodesmith.domain.eligibility import RULES, Obstacle, runs_backends
 from nodesmith.domain.errors import NodeAway, ServiceUnavailable
@@ -17,12 +15,14 @@ _NOT_CONNECTED = (NodeStatus.OFFLINE, NodeStatus.PENDING)
 class BackendStop:
     processes: BackendProcesses
 
-    async def stop(self, node: Node, body: StopBody) -> Message:
-        """Publish the stop and return. Nodes send no reply to it, so the node's status is checked first."""
+    async def stop(self, node: Node, backend: str, *, force: bool = False) -> None:
+        """Publish the stop of a backend, or of all if the name is empty, and return.
+
+        Nodes send no reply to it, so the status of the node is checked first.
+        """
         if not runs_backends(node):
             raise RULES[Obstacle.NOT_FOR_BACKENDS].refusal(node)
         if node.status in _NOT_CONNECTED:
             raise NodeAway(f"Node {node.name} is {node.status}: nothing was stopped.", node=node.name)
-        if not await self.processes.stop_backend(node.id, StopBackend(backend=body.backend, force=body.force)):
+        if not await self.processes.stop_backend(node.id, StopBackend(backend=backend, force=force)):
             raise ServiceUnavailable("NATS does not answer: nothing was stopped.")
-        return Message(message=f"stop of {body.backend or 'every backend'} sent to {node.name}")

@@ -8,10 +8,10 @@ from datetime import datetime
 
 import structlog
 
-from nodesmith.contracts.http.inventory import BackendSpread, NodeInventory
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.domain.eligibility import runs_backends
 from nodesmith.domain.errors import NoAnswer, NodesmithError
+from nodesmith.domain.inventory import FleetBackend
 from nodesmith.domain.node import Node
 from nodesmith.domain.selector import EVERYTHING, Selector
 from nodesmith.services.ports import InventoryTable, NodeLink
@@ -41,13 +41,13 @@ class Inventory:
         """Every node that has that backend: id, name, and the installed build."""
         return await self.table.having(family)
 
-    async def spread(self, family: str = "", selector: Selector = EVERYTHING) -> list[BackendSpread]:
+    async def spread(self, family: str = "", selector: Selector = EVERYTHING) -> list[FleetBackend]:
         """The builds of each backend in the fleet, and the nodes that differ from the majority."""
         return await self.table.spread(family=family, selector=selector)
 
-    async def view(self, node: Node) -> NodeInventory:
-        seen_at, backends = await self.table.copy(node.id)
-        return NodeInventory(node_id=node.id, node_name=node.name, seen_at=seen_at, backends=backends)
+    async def copy(self, node: Node) -> tuple[datetime | None, list[Installed]]:
+        """The stored copy of a node's list, and when it was taken; None: never."""
+        return await self.table.copy(node.id)
 
     async def refresh(self, node: Node) -> list[Installed]:
         """Ask the node for its list and store it; raises when the node does not answer."""

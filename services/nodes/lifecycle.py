@@ -8,11 +8,10 @@ from typing import Protocol
 
 import structlog
 
-from nodesmith.contracts.http.nodes import DrainPolicy, LifecycleChanged
 from nodesmith.contracts.nats.presence import StopOrder, StopWhy
 from nodesmith.contracts.temporal.operations import CancelRequest
 from nodesmith.domain.errors import UnknownNode
-from nodesmith.domain.node import Node, NodeStatus
+from nodesmith.domain.node import DrainPolicy, Node, NodeStatus
 from nodesmith.domain.node import Protocol as Wire
 from nodesmith.domain.operation import ON_NODE, Operation, Reason, State
 from nodesmith.services.ports import NodeRegistry
@@ -22,6 +21,17 @@ log = structlog.get_logger()
 NOT_DISPATCHED = frozenset({State.QUEUED, State.WAITING})
 REACHABLE = frozenset({NodeStatus.HEALTHY, NodeStatus.DRAINING})
 MONITOR = "fleet monitor"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LifecycleChange:
+    """What a change of a node's lifecycle did."""
+
+    message: str
+    status: NodeStatus | None = None
+    """status of the node afterwards; None: it was removed"""
+    cancelled: Sequence[str] = ()
+    """ids of the operations that were cancelled"""
 
 
 class NodeLife(Protocol):
@@ -69,7 +79,7 @@ class Lifecycle:
 
     # by an admin ----------------------------------------------------------------------------------------------
 
-    async def drain(self, node: str, *, running: DrainPolicy, actor: str, reason: str = "") -> LifecycleChanged:
+    async def drain(self, node: str, *, running: DrainPolicy, actor: str, reason: str = "") -> LifecycleChange:
         """Stop new work. Undispatched operations end; dispatched ones finish or are cancelled, as `running` says."""
         known = await self._known(node)
         await self.life.drain(known.id, now=self.clock())
@@ -77,22 +87,22 @@ class Lifecycle:
         await self._cancel(ending, Reason.NODE_DRAINED, by=actor, detail=reason)
         return await self._changed(known, "node set to draining", ending)
 
-    async def resume(self, node: str) -> LifecycleChanged:
+    async def resume(self, node: str) -> LifecycleChange:
         """End a drain; a node that was never approved stays pending."""
         known = await self._known(node)
         await self.life.resume(known.id, now=self.clock())
         return await self._changed(known, "node resumed", [])
 
-    async def remove(self, node: str, *, actor: str, reason: str = "") -> LifecycleChanged:
+    async def remove(self, node: str, *, actor: str, reason: str = "") -> LifecycleChange:
         """Remove the node and end its operations; the history stays. A process that still runs there is stopped."""
         known = await self._known(node)
         rows = await self.life.open_on(known.id)
         await self._end_all(known, rows, actor, reason)
         await self.life.remove(known.id, now=self.clock())
         await self._disconnect(known, rows)
-        return LifecycleChanged(message="node deregistered", cancelled=[row.op_id for row in rows])
+        return LifecycleChange(message="node deregistered", cancelled=[row.op_id for row in rows])
 
-    async def reset_credential(self, node: str) -> LifecycleChanged:
+    async def reset_credential(self, node: str) -> LifecycleChange:
         """Release the name: the next machine that registers under it gets it, and waits for approval."""
         known = await self._known(node)
         await self.life.reset_credential(known.id, now=self.clock())
@@ -166,9 +176,9 @@ class Lifecycle:
             )
         )
 
-    async def _changed(self, node: Node, message: str, cancelled: Sequence[Operation]) -> LifecycleChanged:
+    async def _changed(self, node: Node, message: str, cancelled: Sequence[Operation]) -> LifecycleChange:
         after = await self._known(node.id)
-        return LifecycleChanged(message=message, status=after.status, cancelled=[row.op_id for row in cancelled])
+        return LifecycleChange(message=message, status=after.status, cancelled=[row.op_id for row in cancelled])
 
     async def _known(self, node: str) -> Node:
         known = await self.nodes.find(node)

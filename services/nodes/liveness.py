@@ -14,7 +14,7 @@ from nodesmith.contracts.temporal.operations import Run
 from nodesmith.domain.errors import NoAnswer, NodeAway, NodesmithError, ServiceUnavailable
 from nodesmith.domain.node import ReportingNode
 from nodesmith.domain.operation import ENDED, Operation
-from nodesmith.services.nodes.identity import DuplicateIdentities
+from nodesmith.services.nodes.identity_claims import DuplicateIdentities
 from nodesmith.services.ports import NodeLink, NodeRegistry, Operations
 
 log = structlog.get_logger()

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
 
-from nodesmith.contracts.http.nodes import RegisterRequest, RegisterResponse
+from nodesmith.contracts.agent_api import RegisterRequest, RegisterResponse
 from nodesmith.contracts.nats.presence import StopWhy
 from nodesmith.domain.audit_change import AuditChange
 from nodesmith.domain.eligibility import obstacle
@@ -26,9 +26,9 @@ from nodesmith.domain.errors import (
 from nodesmith.domain.names import is_plain
 from nodesmith.domain.node import NatsCredential, Node, NodeType
 from nodesmith.domain.node import Protocol as Wire
-from nodesmith.domain.secrets import hash_token, same
+from nodesmith.domain.token_hash import hash_token, same
 from nodesmith.services.access.invites import AuditTrail, Invites, is_invite
-from nodesmith.services.nodes.identity import IdentityClaims, Presence
+from nodesmith.services.nodes.identity_claims import IdentityClaims, Presence
 from nodesmith.services.ports import CredentialIssuer, NodeRegistry
 
 CONNECT_TIMEOUT = timedelta(seconds=10)

@@ -2,22 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol, TypeVar
 
 import structlog
 
-from nodesmith.contracts.http.models import (
-    LogsPage,
-    ModelStopBody,
-    ModelStopView,
-    NodeModel,
-    UnloadedNode,
-    UnloadResult,
-    UnloadView,
-)
-from nodesmith.contracts.http.shared import Message
 from nodesmith.contracts.nats.messages import StopBackend
 from nodesmith.contracts.nats.running_models import (
     LogsQuestion,
@@ -40,6 +30,7 @@ from nodesmith.domain.errors import (
 )
 from nodesmith.domain.node import Node, NodeStatus
 from nodesmith.domain.node import Protocol as Wire
+from nodesmith.domain.running_model import LoadedModel, Unloaded, UnloadedNode, UnloadResult
 from nodesmith.services.ports import BackendProcesses
 
 log = structlog.stdlib.get_logger(__name__)
@@ -70,31 +61,30 @@ class NodeModels:
     backends: BackendProcesses
     clock: Callable[[], datetime]
 
-    async def running(self, node: Node, *, within: float = TIMEOUT_S) -> list[NodeModel]:
+    async def running(self, node: Node, *, within: float = TIMEOUT_S) -> list[LoadedModel]:
         """The models that run on the node now; none on a node without backends."""
         if not runs_backends(node):
             return []
         now = self.clock()
-        return [_view(node, model, now) for model in await self._models(node, within)]
+        return [_loaded(node, model, now) for model in await self._models(node, within)]
 
-    async def running_if_answered(self, node: Node) -> list[NodeModel]:
+    async def running_if_answered(self, node: Node) -> list[LoadedModel]:
         """Like `running`, with a short timeout and an empty list on failure."""
         try:
             return await self._running_quickly(node)
         except LinkDown:
             return []
 
-    async def everywhere(self, nodes: Iterable[Node]) -> list[NodeModel]:
+    async def everywhere(self, nodes: Iterable[Node]) -> list[LoadedModel]:
         """The models on all healthy nodes; nodes that do not answer are omitted."""
         found = await _ask_all(self._running_quickly, (node for node in nodes if node.status is NodeStatus.HEALTHY))
         return [model for models in found for model in models]
 
-    async def unload(self, node: Node, name: str) -> Message:
+    async def unload(self, node: Node, name: str) -> None:
         """Unload all replicas of a model; succeeds if none runs."""
         await self._unload_replicas(node, name, await self._named(node, name))
-        return Message(message="model unloaded")
 
-    async def unload_everywhere(self, nodes: Iterable[Node], name: str) -> UnloadView:
+    async def unload_everywhere(self, nodes: Iterable[Node], name: str) -> Unloaded:
         """Unload a model on every node that has it; names the nodes where that failed."""
 
         async def unload(node: Node) -> UnloadedNode | None:
@@ -112,43 +102,39 @@ class NodeModels:
                 await self._unload_replicas(node, name, held)
             except NodesmithError as error:
                 return _not_unloaded(unloaded, UnloadResult.FAILED, error)
-            return unloaded.model_copy(update={"replicas": len(held)})
+            return replace(unloaded, replicas=len(held))
 
         asked = (node for node in nodes if obstacle(node, on_drained=True) is None)
-        unloaded = sorted(filter(None, await _ask_all(unload, asked)), key=lambda each: each.node_name)
-        view = UnloadView(message="", model_name=name, nodes=unloaded)
-        return view.model_copy(update={"message": _message(view)})
+        return Unloaded(name, sorted(filter(None, await _ask_all(unload, asked)), key=lambda each: each.node_name))
 
-    async def stop(self, node: Node, body: ModelStopBody) -> ModelStopView:
-        """Stop one process, and wait until it has ended."""
-        key = f"{body.model_name}#{body.replica_index}"
-        found = [model for model in await self._named(node, body.model_name) if _key(model) == key]
+    async def stop(self, node: Node, name: str, replica: int, *, force: bool = False) -> bool:
+        """Stop one process, and wait until it has ended; returns whether it ran."""
+        key = f"{name}#{replica}"
+        found = [model for model in await self._named(node, name) if _key(model) == key]
         question = ModelQuestion(
-            model_name=body.model_name,
+            model_name=name,
             process_key=key,
             expected_address=found[0].address if found else "",
-            force=body.force,
+            force=force,
         )
         reply = await self._request(node, self.processes.stop(node.id, question, within=LONG_TIMEOUT_S))
         _refuse(node, reply.error if not reply.terminated else "")
-        said = f"{key} on {node.name} is stopped" if reply.matched else f"{key} did not run on {node.name}"
-        return ModelStopView(message=said, process_key=key, was_running=reply.matched)
+        return reply.matched
 
-    async def delete(self, node: Node, name: str) -> Message:
+    async def delete(self, node: Node, name: str) -> None:
         """Unload a model, then delete its files."""
         await self.unload(node, name)
         reply = await self._request(
             node, self.processes.delete(node.id, ModelQuestion(model_name=name), within=LONG_TIMEOUT_S)
         )
         _refuse(node, reply.error if not reply.success else "")
-        return Message(message="model deleted from node")
 
-    async def logs(self, node: Node, question: LogsQuestion) -> LogsPage:
+    async def logs(self, node: Node, question: LogsQuestion) -> LogsReply:
         """The last lines of a backend's output, or the lines after a cursor, waiting for new ones."""
         reply = await self._logs(node, question)
         if reply.error:
             raise UnknownBackend(f"Node {node.name}: {reply.error}", node=node.name, backend=question.backend)
-        return LogsPage(node_name=node.name, key=reply.key, lines=reply.lines, cursor=reply.cursor, keys=reply.keys)
+        return reply
 
     async def log_keys(self, node: Node) -> list[str]:
         """The keys of the processes whose output the node keeps."""
@@ -164,7 +150,7 @@ class NodeModels:
             )
         return await self._request(node, self.processes.logs(node.id, question, within=question.wait_s + TIMEOUT_S))
 
-    async def _running_quickly(self, node: Node) -> list[NodeModel]:
+    async def _running_quickly(self, node: Node) -> list[LoadedModel]:
         """Ask with a short timeout; only a lost connection to NATS is raised, because it affects every node."""
         try:
             return await self.running(node, within=SHORT_TIMEOUT_S)
@@ -225,26 +211,7 @@ async def _ask_all(ask: Callable[[Node], Awaitable[T]], nodes: Iterable[Node]) -
 def _not_unloaded(unloaded: UnloadedNode, result: UnloadResult, error: NodesmithError) -> UnloadedNode:
     if result is not UnloadResult.AWAY:
         log.warning("model.not_unloaded", node=unloaded.node_name, result=result, error=error.message)
-    return unloaded.model_copy(update={"result": result, "warning": error.message})
-
-
-def _message(view: UnloadView) -> str:
-    """The result as a message for people."""
-    done, kept = view.named(UnloadResult.UNLOADED), view.named(UnloadResult.FAILED, UnloadResult.UNKNOWN)
-    away = len(view.named(UnloadResult.AWAY))
-    said = f"unloaded on {_nodes(len(done))}" if done else "not unloaded" if kept else ""
-    sentences = [
-        f"{view.model_name} is {said}." if said else f"Nothing to do: {view.model_name} runs on no node that answers."
-    ]
-    if kept:
-        sentences.append(f"{len(kept)} may still have it: {', '.join(kept)}.")
-    if away:
-        sentences.append(f"{_nodes(away)} could not be asked: no answer.")
-    return " ".join(sentences)
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'s' if count != 1 else ''}"
+    return replace(unloaded, result=result, warning=error.message)
 
 
 def _refuse(node: Node, error: str) -> None:
@@ -261,16 +228,14 @@ def _key(model: RunningModel) -> str:
     return f"{model.model_id}#{model.replica_index}"
 
 
-def _view(node: Node, model: RunningModel, now: datetime) -> NodeModel:
-    return NodeModel(
-        id=f"{node.id}/{_key(model)}",
+def _loaded(node: Node, model: RunningModel, now: datetime) -> LoadedModel:
+    return LoadedModel(
         node_id=node.id,
-        model_name=model.model_id,
-        replica_index=model.replica_index,
-        address=model.address,
-        backend_type=model.backend or None,
-        created_at=now,
-        updated_at=now,
         node_name=node.name,
+        name=model.model_id,
+        replica=model.replica_index,
+        address=model.address,
+        backend=model.backend,
         version=model.version,
+        reported_at=now,
     )

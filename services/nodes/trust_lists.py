@@ -7,8 +7,8 @@ from typing import Protocol
 
 import structlog
 
-from nodesmith.contracts.http.keys import NodesBehind
 from nodesmith.domain.errors import NodesmithError
+from nodesmith.domain.trust_lists import OutdatedNodes
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -28,7 +28,7 @@ class Trusted(Protocol):
 class Versions(Protocol):
     """The versions of the trust list that the nodes reported."""
 
-    async def behind(self, version: int, *, named: int) -> NodesBehind: ...
+    async def behind(self, version: int, *, named: int) -> OutdatedNodes: ...
     async def reachable(self, version: int, *, heard_since: datetime, limit: int) -> Sequence[str]: ...
 
 
@@ -63,7 +63,7 @@ class TrustListNotifier:
         try:
             await self.once()
         except NodesmithError as error:
-            log.warning("trust.told_later", error=error.message)
+            log.warning("trust.not_notified", error=error.message)
 
-    async def behind(self) -> NodesBehind:
+    async def behind(self) -> OutdatedNodes:
         return await self.versions.behind(self.trusted.version, named=MAX_NAMES)

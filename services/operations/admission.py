@@ -1,11 +1,10 @@
 """Admission: turns a request of a person, a batch or a script into a durable operation."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from nodesmith.contracts.http.operations import InstallRequest, OperationAccepted, RetryBody
 from nodesmith.contracts.temporal.operations import Intent, Limits, OperationInput, OperationRequest, Policy
 from nodesmith.domain.eligibility import RULES, obstacle
 from nodesmith.domain.errors import (
@@ -24,6 +23,23 @@ from nodesmith.services.operations.intents import Intents, named_uri
 from nodesmith.services.operations.operation_lock import OperationLock
 from nodesmith.services.operations.orders import Orders, wanted_of
 from nodesmith.services.ports import Inventory, NodeRegistry, Operations
+from nodesmith.services.requested_work import RequestedBackend
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedOperation:
+    """A durable operation, as its caller sees it."""
+
+    op_id: str
+    node_id: str
+    node_name: str
+    message: str
+    joined: bool = False
+    """the same operation was open already"""
+    limits_not_applied: Sequence[str] = ()
+    """requested limits that do not apply, because the joined operation keeps its own"""
+    repeated: bool = False
+    """a repeated request with the same idempotency key: this is the first answer"""
 
 
 class Subject(NamedTuple):
@@ -54,8 +70,8 @@ class Admission:
     clock: Callable[[], datetime]
 
     async def ask(
-        self, kind: Kind, node: str, request: InstallRequest, *, actor: str, idempotency_key: str | None = None
-    ) -> OperationAccepted:
+        self, kind: Kind, node: str, request: RequestedBackend, *, actor: str, idempotency_key: str | None = None
+    ) -> AcceptedOperation:
         """Admit one operation on one node; returns once its run has started and its order is written."""
         target, limits = known(await self.nodes.find(node), node), limits_of(request)
         asked = KeyedRequest.of(self.keys, actor, idempotency_key, route=kind, target=target.id, body=request)
@@ -86,12 +102,12 @@ class Admission:
 
     async def retry(
         self, op_id: str, *, actor: str, note: str = "", idempotency_key: str | None = None
-    ) -> OperationAccepted:
+    ) -> AcceptedOperation:
         """Admit a new operation with the intent of the old one's signed order; finished downloads are reused."""
         row, old = await self.operations.find(op_id), await self.operations.request(op_id)
         if row is None or old is None:
             raise UnknownOperation(f"There is no operation {op_id}.", op_id=op_id)
-        body = RetryBody(reason=note)
+        body = {"reason": note}
         asked = KeyedRequest.of(self.keys, actor, idempotency_key, route="retry", target=op_id, body=body)
         if (earlier := await asked.earlier()) and earlier.job_id:
             return await self._repeat_answer(earlier, earlier.job_id, subject_of(old))
@@ -132,7 +148,7 @@ class Admission:
             return ""
         return (await self.inventory.certain(wanted.family, [node.id])).get(node.id, "")
 
-    async def _admit(self, asked: KeyedRequest, admitted: Callable[[str], OperationRequest]) -> OperationAccepted:
+    async def _admit(self, asked: KeyedRequest, admitted: Callable[[str], OperationRequest]) -> AcceptedOperation:
         """Reserve the id, start the run, record the job id; an id reserved but not recorded is started again."""
         claim = await asked.claim()
         request = admitted(claim.op_id)
@@ -153,9 +169,9 @@ class Admission:
         standing = (await self.operations.states([op_id])).get(op_id)
         return standing is not None and standing[0] in ENDED
 
-    async def _accepted(self, op_id: str, subject: Subject, *, joined: bool) -> OperationAccepted:
+    async def _accepted(self, op_id: str, subject: Subject, *, joined: bool) -> AcceptedOperation:
         kept = await self._not_applied(op_id, subject.limits) if joined else []
-        return OperationAccepted(
+        return AcceptedOperation(
             op_id=op_id,
             node_id=subject.node_id,
             node_name=subject.node_name,
@@ -164,11 +180,11 @@ class Admission:
             limits_not_applied=kept,
         )
 
-    async def _repeat_answer(self, claim: KeyClaim, job_id: str, subject: Subject) -> OperationAccepted:
+    async def _repeat_answer(self, claim: KeyClaim, job_id: str, subject: Subject) -> AcceptedOperation:
         """Return the first answer again, marked as repeated."""
         message = f"this request was accepted before, as operation {job_id}"
         first = await self._accepted(job_id, subject, joined=job_id != claim.op_id)
-        return first.model_copy(update={"message": message, "repeated": True})
+        return replace(first, message=message, repeated=True)
 
     async def _not_applied(self, op_id: str, asked: Limits) -> list[str]:
         """Name the limits of a joining request that differ: an operation keeps those of the request that started it."""
@@ -195,7 +211,7 @@ class Admission:
             )
 
 
-def limits_of(request: InstallRequest) -> Limits:
+def limits_of(request: RequestedBackend) -> Limits:
     return Limits(
         wait_for_node_s=request.wait_for_node_s, deadline_s=request.deadline_s, max_attempts=request.max_attempts
     )

@@ -8,8 +8,8 @@ from typing import Protocol
 from nodesmith.contracts.temporal.operations import Intent
 from nodesmith.domain.addresses import without_query
 from nodesmith.domain.errors import IndexExpired, NotSigned
-from nodesmith.domain.trust import GalleryPolicy, GalleryTrust
-from nodesmith.gallery.keys import read_key
+from nodesmith.domain.gallery_trust import GalleryPolicy, GalleryTrust
+from nodesmith.gallery.artifact_keys import read_key
 
 
 class Signatures(Protocol):

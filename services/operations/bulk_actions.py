@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nodesmith.contracts.http.operation_groups import BulkBody, BulkItem, BulkResult
-from nodesmith.contracts.http.operations import CancelBody
+from nodesmith.contracts.nats.messages import CancelMode
 from nodesmith.domain.errors import NodesmithError, ServiceUnavailable
 from nodesmith.domain.operation import Operation
+from nodesmith.domain.operation_filter import OperationFilter
 from nodesmith.services.operations.cancellation import Cancellation
 from nodesmith.services.ports import OperationHistory
 
@@ -16,57 +16,57 @@ CONCURRENCY = 20
 
 
 @dataclass(frozen=True)
+class ActionResult:
+    """What a bulk action did to one operation that the filter matched."""
+
+    operation: Operation
+    """as it was when it matched"""
+    accepted: bool | None = None
+    """None in a preview"""
+    note: str = ""
+    """why it was refused, or a note"""
+
+
+@dataclass(frozen=True)
 class BulkActions:
     history: OperationHistory
     cancellation: Cancellation
 
-    async def cancel(self, body: BulkBody, *, actor: str) -> BulkResult:
+    async def preview_cancel(self, wanted: OperationFilter) -> Sequence[ActionResult]:
+        """The operations that a cancel would match."""
+        return _preview(await self.history.list_open(wanted, limit=MAX_OPERATIONS))
+
+    async def cancel(
+        self, wanted: OperationFilter, *, actor: str, reason: str = "", mode: CancelMode = CancelMode.DISCARD
+    ) -> Sequence[ActionResult]:
         """Send a cancel to each matching operation; some may end before they receive it."""
-        matched = await self.history.list_open(body, limit=MAX_OPERATIONS)
-        if body.preview:
-            return _preview(matched)
+        matched = await self.history.list_open(wanted, limit=MAX_OPERATIONS)
         slots = asyncio.Semaphore(CONCURRENCY)
-        order = CancelBody(reason=body.reason, mode=body.mode)
 
-        async def one(row: Operation) -> BulkItem:
+        async def one(operation: Operation) -> ActionResult:
             async with slots:
-                return await self._cancel(row, order, actor)
+                return await self._cancel(operation, actor, reason, mode)
 
-        return _result(await asyncio.gather(*(one(row) for row in matched)))
+        return await asyncio.gather(*(one(operation) for operation in matched))
 
-    async def dismiss(self, body: BulkBody) -> BulkResult:
-        matched = await self.history.undismissed(body, limit=MAX_OPERATIONS)
-        if body.preview:
-            return _preview(matched)
-        done = await self.history.dismiss([row.op_id for row in matched])
-        return _result([_item(row, accepted=row.op_id in done) for row in matched])
+    async def preview_dismiss(self, wanted: OperationFilter) -> Sequence[ActionResult]:
+        """The operations that a dismissal would match."""
+        return _preview(await self.history.undismissed(wanted, limit=MAX_OPERATIONS))
 
-    async def _cancel(self, row: Operation, order: CancelBody, actor: str) -> BulkItem:
+    async def dismiss(self, wanted: OperationFilter) -> Sequence[ActionResult]:
+        matched = await self.history.undismissed(wanted, limit=MAX_OPERATIONS)
+        done = await self.history.dismiss([operation.op_id for operation in matched])
+        return [ActionResult(operation, accepted=operation.op_id in done) for operation in matched]
+
+    async def _cancel(self, operation: Operation, actor: str, reason: str, mode: CancelMode) -> ActionResult:
         try:
-            accepted = await self.cancellation.cancel(row.op_id, order, actor=actor)
+            note = await self.cancellation.cancel(operation.op_id, actor=actor, reason=reason, mode=mode)
         except ServiceUnavailable:
             raise
         except NodesmithError as refused:
-            return _item(row, accepted=False, note=refused.message)
-        return _item(row, accepted=True, note=accepted.note)
+            return ActionResult(operation, accepted=False, note=refused.message)
+        return ActionResult(operation, accepted=True, note=note)
 
 
-def _preview(matched: Sequence[Operation]) -> BulkResult:
-    return BulkResult(preview=True, matched=len(matched), operations=[_item(row) for row in matched])
-
-
-def _result(items: list[BulkItem]) -> BulkResult:
-    accepted = sum(bool(item.accepted) for item in items)
-    return BulkResult(preview=False, matched=len(items), accepted=accepted, operations=items)
-
-
-def _item(row: Operation, *, accepted: bool | None = None, note: str = "") -> BulkItem:
-    return BulkItem(
-        op_id=row.op_id,
-        node_name=row.node_name,
-        backend=row.backend,
-        kind=row.kind,
-        state=row.state,
-        accepted=accepted,
-        note=note,
-    )
+def _preview(matched: Sequence[Operation]) -> Sequence[ActionResult]:
+    return [ActionResult(operation) for operation in matched]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from nodesmith.contracts.http.hold import HoldView
+from nodesmith.domain.hold import Hold
 from nodesmith.services.ports import Holds, OperationRuns, Operations
 
 WAKE_CONCURRENCY = 20
@@ -20,18 +20,18 @@ class HoldService:
     runs: OperationRuns
     clock: Callable[[], datetime]
 
-    async def hold(self, reason: str, *, actor: str) -> HoldView:
+    async def hold(self, reason: str, *, actor: str) -> Hold | None:
         """Set the hold; a second one changes nothing, and the first actor and reason remain."""
         await self.holds.hold(reason=reason, by=actor, now=self.clock())
         return await self.current()
 
-    async def release(self, *, actor: str) -> HoldView:
+    async def release(self, *, actor: str) -> Hold | None:
         await self.holds.release(by=actor, now=self.clock())
         await self.wake()
         return await self.current()
 
-    async def current(self) -> HoldView:
-        return await self.holds.in_force() or HoldView(held=False)
+    async def current(self) -> Hold | None:
+        return await self.holds.in_force()
 
     async def wake(self) -> None:
         """Wake the held operations; any that this misses check again by themselves a little later."""

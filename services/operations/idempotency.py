@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
-from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from nodesmith.domain.errors import IdempotencyKeyReused
 from nodesmith.domain.idempotency import KeyClaim, StoredAnswer, request_digest
@@ -35,9 +35,9 @@ class KeyedRequest:
 
     @classmethod
     def of(
-        cls, keys: IdempotencyKeys, actor: str, key: str | None, *, route: str, target: str, body: BaseModel
+        cls, keys: IdempotencyKeys, actor: str, key: str | None, *, route: str, target: str, body: object
     ) -> "KeyedRequest":
-        digest = request_digest(route, target, body.model_dump(mode="json")) if key else ""
+        digest = request_digest(route, target, to_jsonable_python(body)) if key else ""
         return cls(keys, actor, key, digest)
 
     async def earlier(self) -> KeyClaim | None:
@@ -79,7 +79,7 @@ class KeyedRequest:
             await self.keys.withdraw(self.actor, self.key, op_id=claim.op_id)
 
     async def discard(self, claim: KeyClaim) -> None:
-        """Delete a claim whose id can never be started again, whoever made it; the next claim gets a new id."""
+        """Delete a claim whose id can never be started again, also of another process; the next one gets a new id."""
         if self.key:
             await self.keys.withdraw(self.actor, self.key, op_id=claim.op_id)
 

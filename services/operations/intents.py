@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.contracts.temporal.operations import Intent
 from nodesmith.domain.access import Role
 from nodesmith.domain.errors import InvalidRequest, UnknownBackend
@@ -15,6 +14,7 @@ from nodesmith.domain.source_policy import SourcePolicy
 from nodesmith.gallery.oci import NotOci, is_reference, read_reference
 from nodesmith.services.operations.artifact_check import ArtifactCheck
 from nodesmith.services.ports import Catalogue
+from nodesmith.services.requested_work import RequestedBackend
 
 OCI = "oci"
 """the scheme of every registry reference, with or without a prefix"""
@@ -44,7 +44,7 @@ class Intents:
     tags: Tags
     artifacts: ArtifactCheck
 
-    def wanted(self, kind: Kind, request: InstallRequest, *, capability: str = "") -> Intent:
+    def wanted(self, kind: Kind, request: RequestedBackend, *, capability: str = "") -> Intent:
         """The intent for a node of that capability; raises when the request is invalid or matches no artifact."""
         if not kind.rules.requestable:
             known = ", ".join(each for each in Kind if each.rules.requestable)
@@ -83,7 +83,7 @@ class Intents:
             return f"sha256:{wanted.sha256}"
         return await self.tags.pin([uri for uri in (wanted.uri, *wanted.mirrors) if is_reference(uri)])
 
-    def _by_name(self, kind: Kind, request: InstallRequest, capability: str) -> Intent:
+    def _by_name(self, kind: Kind, request: RequestedBackend, capability: str) -> Intent:
         artifact = self.catalogue.resolve(request.backend, request.version, capability=capability)
         if artifact is None:
             asked = f"{request.backend} {request.version}".rstrip()
@@ -107,7 +107,7 @@ class Intents:
             gallery=artifact.gallery,
         )
 
-    def _by_uri(self, kind: Kind, request: InstallRequest) -> Intent:
+    def _by_uri(self, kind: Kind, request: RequestedBackend) -> Intent:
         scheme = _scheme(request.uri, self.rules.schemes)
         self.rules.sources.check(read_reference(request.uri).base_url if scheme == OCI else request.uri)
         family = family_of(request.name or request.backend, alias=request.alias, uri=request.uri)
@@ -129,7 +129,7 @@ class Intents:
             upgrade_policy=request.upgrade_policy,
         )
 
-    def _by_family(self, kind: Kind, request: InstallRequest) -> Intent:
+    def _by_family(self, kind: Kind, request: RequestedBackend) -> Intent:
         """Rollback and removal act on what is installed; the gallery only maps the name to its family."""
         bare = (request.name or request.backend).rsplit("@", 1)[-1]
         family = family_of(self.catalogue.family(bare), alias=request.alias)

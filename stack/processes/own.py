@@ -11,7 +11,6 @@ from nodesmith.runtime.process_start import WHEN_TOLD
 from nodesmith.stack.certificates import CA_LIFETIME, Certificates
 from nodesmith.stack.home import Home
 from nodesmith.stack.listening import Listen
-from nodesmith.stack.ports import Ports
 from nodesmith.stack.processes.child import Program
 from nodesmith.stack.secrets import (
     ADMIN_TOKEN,
@@ -30,6 +29,7 @@ from nodesmith.stack.servers.external import External
 from nodesmith.stack.servers.nats import NatsServer
 from nodesmith.stack.servers.postgres import PostgresServer
 from nodesmith.stack.servers.temporal import TemporalServer
+from nodesmith.stack.tcp_ports import Ports
 
 WORKER_QUEUE = "nodesmith"
 """same as in `contracts/temporal/operations.py`, which is not imported here because it loads all of temporalio"""

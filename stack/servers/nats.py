@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodesmith.bus.credentials import Trust, server_config, tls_config
+from nodesmith.bus.nats_credentials import Trust, server_config, tls_config
 from nodesmith.stack.certificates import Certificates
 from nodesmith.stack.files import write_private
 from nodesmith.stack.listening import Listen

@@ -5,8 +5,7 @@ from typing import Any
 
 from sqlalchemy import Select, bindparam, delete, func, insert, or_, select, update
 
-from nodesmith.contracts.http.access import AuditEntry
-from nodesmith.domain.audit_change import AuditChange, ChangeState
+from nodesmith.domain.audit_change import AuditChange, ChangeState, RecordedChange
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.cursors import cursor_after, read_number
 from nodesmith.store.database import Database
@@ -55,7 +54,7 @@ class AuditTrail:
         until: datetime | None = None,
         cursor: str = "",
         limit: int = 100,
-    ) -> tuple[list[AuditEntry], str | None]:
+    ) -> tuple[list[RecordedChange], str | None]:
         """Matching entries, the newest first, and the cursor of the next page."""
         row = AuditRow
         wanted = {row.actor: actor, row.action: action}
@@ -71,7 +70,9 @@ class AuditTrail:
         if cursor:
             found = found.where(row.id < read_number(cursor, _NEWEST_FIRST))
         async with self._database.session() as session:
-            entries = [_entry(each) for each in await session.scalars(found.order_by(row.id.desc()).limit(limit + 1))]
+            entries = [
+                _recorded(each) for each in await session.scalars(found.order_by(row.id.desc()).limit(limit + 1))
+            ]
         shown = entries[:limit]
         return shown, cursor_after(_NEWEST_FIRST, shown[-1].id) if len(entries) > limit else None
 
@@ -97,8 +98,8 @@ def _columns(change: AuditChange) -> dict[str, Any]:
     return columns
 
 
-def _entry(row: AuditRow) -> AuditEntry:
-    return AuditEntry(
+def _recorded(row: AuditRow) -> RecordedChange:
+    return RecordedChange(
         id=row.id,
         at=row.at,
         actor=row.actor,

@@ -8,7 +8,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from nodesmith.contracts.http.access import InviteRequest, InviteView
+from nodesmith.domain.access import Invite, InviteTerms
 from nodesmith.domain.errors import InviteSpent, NotSignedIn
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
@@ -21,41 +21,39 @@ class Invites:
         self._database = database
         self._clock = clock
 
-    async def create(
-        self, request: InviteRequest, *, token_hash: str, created_by: str, expires_at: datetime
-    ) -> InviteView:
+    async def create(self, terms: InviteTerms, *, token_hash: str, created_by: str, expires_at: datetime) -> Invite:
         fresh = insert(InviteRow).values(
             id=str(uuid.uuid4()),
             token_hash=token_hash,
-            approve=request.approve,
-            uses=request.uses,
-            labels=storable(request.labels),
+            approve=terms.approve,
+            uses=terms.uses,
+            labels=storable(dict(terms.labels)),
             created_by=created_by,
             created_at=self._clock(),
             expires_at=expires_at,
         )
         async with self._database.session() as session:
-            return _view((await session.execute(fresh.returning(InviteRow))).scalar_one())
+            return _invite((await session.execute(fresh.returning(InviteRow))).scalar_one())
 
-    async def list(self) -> Sequence[InviteView]:
+    async def list(self) -> Sequence[Invite]:
         async with self._database.session() as session:
             return [
-                _view(row) for row in await session.scalars(select(InviteRow).order_by(InviteRow.created_at.desc()))
+                _invite(row) for row in await session.scalars(select(InviteRow).order_by(InviteRow.created_at.desc()))
             ]
 
-    async def find(self, invite_id: str) -> InviteView | None:
+    async def find(self, invite_id: str) -> Invite | None:
         async with self._database.session() as session:
             row = await session.get(InviteRow, invite_id)
-            return _view(row) if row else None
+            return _invite(row) if row else None
 
-    async def revoke(self, invite_id: str) -> InviteView | None:
+    async def revoke(self, invite_id: str) -> Invite | None:
         """Revoke an invite; returns None when there is no such valid one."""
         live = update(InviteRow).where(InviteRow.id == invite_id, InviteRow.revoked_at.is_(None))
         async with self._database.session() as session:
             row = await session.scalar(live.values(revoked_at=self._clock()).returning(InviteRow))
-            return _view(row) if row else None
+            return _invite(row) if row else None
 
-    async def redeem(self, token_hash: str, *, node_name: str, machine_id: str) -> tuple[InviteView, bool]:
+    async def redeem(self, token_hash: str, *, node_name: str, machine_id: str) -> tuple[Invite, bool]:
         """Admit a node; returns the invite and whether a use was counted. A repeated request is not counted again.
 
         Raises and writes nothing when the invite does not admit the node.
@@ -71,7 +69,7 @@ class Invites:
                 await _count_use(session, invite, now)
             elif invite.expires_at <= now or invite.revoked_at is not None:
                 raise InviteSpent(_refusal(invite, now))
-            return _view(invite), is_new
+            return _invite(invite), is_new
 
     async def release_use(self, invite_id: str, *, node_name: str, machine_id: str) -> None:
         """Undo a use whose node could not be registered."""
@@ -100,8 +98,8 @@ def _refusal(invite: InviteRow, now: datetime) -> str:
     return f"This invite has been used {invite.uses} times, which is its limit."
 
 
-def _view(row: InviteRow) -> InviteView:
-    return InviteView(
+def _invite(row: InviteRow) -> Invite:
+    return Invite(
         id=row.id,
         approve=row.approve,
         uses=row.uses,

@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from nodesmith.contracts.http.access import SessionView
-from nodesmith.domain.access import Caller, Role
+from nodesmith.domain.access import Caller, Role, Session
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
 from nodesmith.store.tables.core import SessionRow, SignInCodeRow
@@ -59,22 +58,22 @@ class SignIn:
             row = await session.scalar(live)
             return _caller(row) if row else None
 
-    async def list(self, actor: str | None = None) -> Sequence[SessionView]:
+    async def list(self, actor: str | None = None) -> Sequence[Session]:
         """The valid sessions of one actor, or of all; the newest first."""
         live = select(SessionRow).where(SessionRow.expires_at > self._clock())
         if actor is not None:
             live = live.where(SessionRow.actor == actor)
         async with self._database.session() as session:
-            return [_view(row) for row in await session.scalars(live.order_by(SessionRow.expires_at.desc()))]
+            return [_session(row) for row in await session.scalars(live.order_by(SessionRow.expires_at.desc()))]
 
-    async def end(self, session_id: str, actor: str | None = None) -> SessionView | None:
+    async def end(self, session_id: str, actor: str | None = None) -> Session | None:
         """End a session of one actor, or of any; returns None when there is no such session."""
         named = delete(SessionRow).where(func.left(SessionRow.token_hash, ID_LENGTH) == session_id)
         if actor is not None:
             named = named.where(SessionRow.actor == actor)
         async with self._database.session() as session:
             row = await session.scalar(named.returning(SessionRow))
-            return _view(row) if row else None
+            return _session(row) if row else None
 
 
 def id_of(token: str) -> str:
@@ -82,8 +81,8 @@ def id_of(token: str) -> str:
     return _hash(token)[:ID_LENGTH]
 
 
-def _view(row: SessionRow) -> SessionView:
-    return SessionView(
+def _session(row: SessionRow) -> Session:
+    return Session(
         id=row.token_hash[:ID_LENGTH],
         actor=row.actor,
         role=Role(row.role),

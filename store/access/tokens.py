@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from nodesmith.contracts.http.access import TokenView
-from nodesmith.domain.access import Role
+from nodesmith.domain.access import Role, Token
 from nodesmith.domain.errors import TokenNameTaken
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
@@ -24,7 +23,7 @@ class Tokens:
 
     async def create(
         self, name: str, role: Role, *, token_hash: str, created_by: str, expires_at: datetime | None
-    ) -> TokenView:
+    ) -> Token:
         """Create a token; refuses a second valid token with the same name, so that a name identifies one actor."""
         now = self._clock()
         retire = update(TokenRow).where(
@@ -44,32 +43,32 @@ class Tokens:
             row = await session.scalar(fresh.on_conflict_do_nothing().returning(TokenRow))
             if row is None:
                 raise TokenNameTaken(f"There is a token {name} already.", field="name")
-            return _view(row)
+            return _token(row)
 
-    async def list(self) -> Sequence[TokenView]:
+    async def list(self) -> Sequence[Token]:
         """All tokens: valid ones first, then by age, the newest first."""
         newest = select(TokenRow).order_by(TokenRow.revoked_at.is_not(None), TokenRow.created_at.desc())
         async with self._database.session() as session:
-            return [_view(row) for row in await session.scalars(newest)]
+            return [_token(row) for row in await session.scalars(newest)]
 
-    async def find(self, id_or_name: str) -> TokenView | None:
+    async def find(self, id_or_name: str) -> Token | None:
         """The token with that id or name; of several with one name, the valid one, or else the newest."""
         named = or_(TokenRow.id == id_or_name, TokenRow.name == id_or_name)
         order = (TokenRow.revoked_at.is_not(None), TokenRow.created_at.desc())
         async with self._database.session() as session:
             row = await session.scalar(select(TokenRow).where(named).order_by(*order).limit(1))
-            return _view(row) if row else None
+            return _token(row) if row else None
 
-    async def revoke(self, id_or_name: str) -> TokenView | None:
+    async def revoke(self, id_or_name: str) -> Token | None:
         """Revoke a token, which also ends its browser sessions; returns None when there is no such valid one."""
         live = update(TokenRow).where(
             or_(TokenRow.id == id_or_name, TokenRow.name == id_or_name), TokenRow.revoked_at.is_(None)
         )
         async with self._database.session() as session:
             row = await session.scalar(live.values(revoked_at=self._clock()).returning(TokenRow))
-            return _view(row) if row else None
+            return _token(row) if row else None
 
-    async def with_secret(self, token_hash: str) -> TokenView | None:
+    async def with_secret(self, token_hash: str) -> Token | None:
         """The valid token of a secret; records its use, at most once a minute."""
         now = self._clock()
         async with self._database.session() as session:
@@ -78,7 +77,7 @@ class Tokens:
                 return None
             if row.last_used_at is None or now - row.last_used_at > USE_RESOLUTION:
                 await session.execute(update(TokenRow).where(TokenRow.id == row.id).values(last_used_at=now))
-            return _view(row)
+            return _token(row)
 
     async def is_live(self, token_id: str) -> bool:
         async with self._database.session() as session:
@@ -89,8 +88,8 @@ def _live(now: datetime) -> tuple[ColumnElement[bool], ...]:
     return TokenRow.revoked_at.is_(None), or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > now)
 
 
-def _view(row: TokenRow) -> TokenView:
-    return TokenView(
+def _token(row: TokenRow) -> Token:
+    return Token(
         id=row.id,
         name=row.name,
         role=Role(row.role),

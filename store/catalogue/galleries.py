@@ -2,21 +2,25 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from pydantic_core import to_jsonable_python
 from sqlalchemy import Text, delete, func, literal, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 
-from nodesmith.contracts.http.galleries import FreshIndex, GalleryCopy, GalleryRequest, GalleryView, UploadView
 from nodesmith.domain.errors import GalleryExists, UploadExists
+from nodesmith.domain.gallery import FreshIndex, Gallery, GalleryCopy, GallerySettings, Upload
+from nodesmith.domain.gallery_trust import GalleryPolicy
 from nodesmith.domain.identity import family_of
-from nodesmith.domain.trust import GalleryPolicy
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
 from nodesmith.store.tables.galleries import GalleryRow, UploadRow
 
 _LARGE = frozenset({"content", "root", "metadata"})
+_GALLERY = frozenset(Gallery.__dataclass_fields__)
+_UPLOAD = frozenset(Upload.__dataclass_fields__)
 
 
 class GalleryTable:
@@ -24,32 +28,32 @@ class GalleryTable:
         self._database = database
         self._clock = clock
 
-    async def add(self, request: GalleryRequest, fresh: FreshIndex, *, by: str) -> None:
+    async def add(self, settings: GallerySettings, fresh: FreshIndex, *, by: str) -> None:
         now = self._clock()
         first = insert(GalleryRow).values(
-            name=request.name,
-            url=request.url,
-            mirrors=request.mirrors,
+            name=settings.name,
+            url=settings.url,
+            mirrors=list(settings.mirrors),
             created_by=by,
             created_at=now,
-            **(_trust(request) | _no_proof() | _refreshed_columns(fresh, now)),
+            **(_trust(settings) | _no_proof() | _refreshed_columns(fresh, now)),
         )
         async with self._database.session() as session:
             if await session.scalar(first.on_conflict_do_nothing().returning(GalleryRow.name)) is None:
-                raise GalleryExists(f"There is a gallery {request.name} already.", field="name")
+                raise GalleryExists(f"There is a gallery {settings.name} already.", field="name")
 
     async def remove(self, name: str) -> bool:
         async with self._database.session() as session:
             gone = delete(GalleryRow).where(GalleryRow.name == name).returning(GalleryRow.name)
             return await session.scalar(gone) is not None
 
-    async def list(self) -> Sequence[GalleryView]:
+    async def list(self) -> Sequence[Gallery]:
         """All galleries without their contents, in order of precedence."""
         columns = [column for column in GalleryRow.__table__.columns if column.name not in _LARGE]
         is_signed = (GalleryRow.root != "").label("signed_index")
         async with self._database.session() as session:
             rows = await session.execute(select(*columns, is_signed).order_by(GalleryRow.position))
-            return [_view(dict(row._mapping)) for row in rows]  # noqa: SLF001 - its public name
+            return [_gallery(dict(row._mapping)) for row in rows]  # noqa: SLF001 - its public name
 
     async def copies(self, name: str | None = None) -> Sequence[GalleryCopy]:
         wanted = select(GalleryRow).order_by(GalleryRow.position)
@@ -75,11 +79,11 @@ class GalleryTable:
         async with self._database.session() as session:
             await session.execute(changes.values(**_refreshed_columns(fresh, self._clock())))
 
-    async def trust(self, request: GalleryRequest, fresh: FreshIndex) -> None:
+    async def trust(self, settings: GallerySettings, fresh: FreshIndex) -> None:
         """Replace the trust settings together with the index that was read under them."""
-        values = _trust(request) | _no_proof() | _refreshed_columns(fresh, self._clock())
+        values = _trust(settings) | _no_proof() | _refreshed_columns(fresh, self._clock())
         async with self._database.session() as session:
-            await session.execute(update(GalleryRow).where(GalleryRow.name == request.name).values(**values))
+            await session.execute(update(GalleryRow).where(GalleryRow.name == settings.name).values(**values))
 
     async def failed(self, name: str, error: str, cooling: Mapping[str, float]) -> None:
         """Record a failed refresh; the stored copy stays."""
@@ -110,14 +114,14 @@ class UploadTable:
         self._database = database
         self._clock = clock
 
-    async def add(self, upload: UploadView, *, by: str) -> UploadView:
+    async def add(self, upload: Upload, *, by: str) -> Upload:
         """Add an upload; a version is never replaced, because nodes may have it installed."""
         now = self._clock()
-        kept = upload.model_copy(update={"uploaded_by": by, "uploaded_at": now})
+        kept = replace(upload, uploaded_by=by, uploaded_at=now)
         first = insert(UploadRow).values(
             name=family_of(upload.name),
             version=upload.version,
-            entry=kept.model_dump(mode="json"),
+            entry=to_jsonable_python(kept),
             uploaded_by=by,
             uploaded_at=now,
         )
@@ -126,22 +130,22 @@ class UploadTable:
                 raise UploadExists(f"{upload.name} {upload.version} was uploaded already.", field="version")
         return kept
 
-    async def remove(self, name: str, version: str) -> UploadView | None:
+    async def remove(self, name: str, version: str) -> Upload | None:
         gone = delete(UploadRow).where(UploadRow.name == family_of(name), UploadRow.version == version)
         async with self._database.session() as session:
             entry = await session.scalar(gone.returning(UploadRow.entry))
-            return UploadView.model_validate(entry) if entry else None
+            return _upload(entry) if entry else None
 
-    async def find(self, name: str, version: str) -> UploadView | None:
+    async def find(self, name: str, version: str) -> Upload | None:
         wanted = select(UploadRow.entry).where(UploadRow.name == family_of(name), UploadRow.version == version)
         async with self._database.session() as session:
             entry = await session.scalar(wanted)
-            return UploadView.model_validate(entry) if entry else None
+            return _upload(entry) if entry else None
 
-    async def list(self) -> Sequence[UploadView]:
+    async def list(self) -> Sequence[Upload]:
         async with self._database.session() as session:
             entries = await session.scalars(select(UploadRow.entry).order_by(UploadRow.name, UploadRow.version))
-            return [UploadView.model_validate(entry) for entry in entries]
+            return [_upload(entry) for entry in entries]
 
     async def uses(self, uri: str) -> bool:
         """Whether an upload still uses this file."""
@@ -151,7 +155,7 @@ class UploadTable:
 
 
 def _copy(row: GalleryRow) -> GalleryCopy:
-    request = GalleryRequest(
+    settings = GallerySettings(
         name=row.name,
         url=row.url,
         mirrors=row.mirrors,
@@ -161,7 +165,7 @@ def _copy(row: GalleryRow) -> GalleryCopy:
         root=row.root,
     )
     return GalleryCopy(
-        request,
+        settings,
         row.content,
         row.source,
         row.etag,
@@ -172,16 +176,23 @@ def _copy(row: GalleryRow) -> GalleryCopy:
     )
 
 
-def _view(row: dict[str, Any]) -> GalleryView:
-    return GalleryView.model_validate(row)
+def _gallery(row: Mapping[str, Any]) -> Gallery:
+    fields = {name: value for name, value in row.items() if name in _GALLERY}
+    return Gallery(**{**fields, "policy": GalleryPolicy(row["policy"])})
 
 
-def _trust(request: GalleryRequest) -> dict[str, Any]:
+def _upload(entry: Mapping[str, Any]) -> Upload:
+    fields = {name: value for name, value in entry.items() if name in _UPLOAD}
+    uploaded_at = datetime.fromisoformat(entry["uploaded_at"])
+    return Upload(**{**fields, "tags": tuple(entry["tags"]), "uploaded_at": uploaded_at})
+
+
+def _trust(settings: GallerySettings) -> dict[str, Any]:
     return {
-        "policy": request.policy,
-        "keys": request.keys,
-        "threshold": request.threshold,
-        "root": request.root,
+        "policy": settings.policy,
+        "keys": list(settings.keys),
+        "threshold": settings.threshold,
+        "root": settings.root,
     }
 
 

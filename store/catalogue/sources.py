@@ -10,8 +10,9 @@ from pydantic import BaseModel
 from sqlalchemy import delete, select
 from sqlalchemy.dialects.postgresql import insert
 
-from nodesmith.contracts.http.sources import SourceAccess, SourceRequest, SourceView
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.domain.errors import ServiceUnavailable
+from nodesmith.domain.source_settings import SourceSettings, StoredSource
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
 from nodesmith.store.tables.galleries import SourceRow
@@ -33,32 +34,32 @@ class SourceTable:
         self._cipher = AESGCM(hashlib.sha256(key.encode()).digest()) if key else None
         self._clock = clock
 
-    async def put(self, host: str, request: SourceRequest, *, by: str) -> SourceView:
+    async def put(self, host: str, settings: SourceSettings, *, by: str) -> StoredSource:
         """Replace all access data of a host."""
         now = self._clock()
         values = {
-            "username": request.username,
-            "sealed": self._seal(host, _Sealed.model_validate(request.model_dump())),
-            "has_password": bool(request.password),
-            "has_ca": bool(request.ca),
-            "has_proxy": bool(request.proxy),
-            "realms": request.realms,
+            "username": settings.username,
+            "sealed": self._seal(host, _Sealed(password=settings.password, ca=settings.ca, proxy=settings.proxy)),
+            "has_password": bool(settings.password),
+            "has_ca": bool(settings.ca),
+            "has_proxy": bool(settings.proxy),
+            "realms": list(settings.realms),
             "updated_by": by,
             "updated_at": now,
         }
         first = insert(SourceRow).values(host=host, **values)
         async with self._database.session() as session:
             await session.execute(first.on_conflict_do_update(index_elements=[SourceRow.host], set_=values))
-        return _view(SourceRow(host=host, **values))
+        return _stored(SourceRow(host=host, **values))
 
     async def remove(self, host: str) -> bool:
         async with self._database.session() as session:
             gone = delete(SourceRow).where(SourceRow.host == host).returning(SourceRow.host)
             return await session.scalar(gone) is not None
 
-    async def list(self) -> Sequence[SourceView]:
+    async def list(self) -> Sequence[StoredSource]:
         async with self._database.session() as session:
-            return [_view(row) for row in await session.scalars(select(SourceRow).order_by(SourceRow.host))]
+            return [_stored(row) for row in await session.scalars(select(SourceRow).order_by(SourceRow.host))]
 
     async def access(self, host: str) -> SourceAccess | None:
         """The access data of `name:port`, else of `name`."""
@@ -91,8 +92,8 @@ class SourceTable:
         return self._cipher
 
 
-def _view(row: SourceRow) -> SourceView:
-    return SourceView(
+def _stored(row: SourceRow) -> StoredSource:
+    return StoredSource(
         host=row.host,
         username=row.username,
         has_password=row.has_password,

@@ -4,8 +4,7 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import select
 
-from nodesmith.contracts.http.galleries import Installation
-from nodesmith.contracts.nats.messages import Installed
+from nodesmith.domain.installed import Installation, InstalledBackend
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.nodes import status_expression
@@ -37,6 +36,10 @@ class Installations:
             wanted = wanted.where(InstalledRow.family.in_(families))
         async with self._database.session() as session:
             return [
-                Installation(row.node_id, name, status, Installed(**{field: getattr(row, field) for field in _FIELDS}))
+                Installation(row.node_id, name, status, _installed(row))
                 for name, status, row in await session.execute(wanted)
             ]
+
+
+def _installed(row: InstalledRow) -> InstalledBackend:
+    return InstalledBackend(**{field: getattr(row, field) for field in _FIELDS})

@@ -1,16 +1,17 @@
 """The inventory: a copy of the backend list of each node, and when it was taken."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Select, exists, false, func, or_, select, text, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from nodesmith.contracts.http.inventory import BackendBuild, BackendSpread, DifferingNode
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.domain.eligibility import Obstacle
 from nodesmith.domain.identity import family_of
+from nodesmith.domain.inventory import DifferingNode, FleetBackend, FleetBuild
 from nodesmith.domain.node import Node, NodeStatus
 from nodesmith.domain.selector import EVERYTHING, Selector
 from nodesmith.store.clock import Clock, utc_now
@@ -125,21 +126,23 @@ class InventoryTable:
             found = await session.execute(wanted.order_by(scan.asked_at.nulls_first()).limit(limit))
             return [node_of(*row) for row in found]
 
-    async def spread(self, *, family: str = "", selector: Selector = EVERYTHING) -> list[BackendSpread]:
+    async def spread(self, *, family: str = "", selector: Selector = EVERYTHING) -> list[FleetBackend]:
         """Each backend with its installed builds, and the nodes that differ from the majority."""
         chosen = [InstalledRow.family == family] if family else []
         if selector.requirements:
             chosen.append(selector_condition(selector))
         async with self._database.snapshot() as session:
-            builds = (await session.execute(_builds(chosen))).all()
-            spreads: dict[str, BackendSpread] = {}
-            for found, name, version, digest, count in builds:  # the commonest build of each family comes first
-                spread = spreads.setdefault(found, BackendSpread(family=found, name=name, nodes=0))
-                spread.builds.append(BackendBuild(version=version, digest=digest, nodes=count))
-                spread.nodes += count
-            for differing_family, differing in await session.execute(_differing(chosen, spreads)):
-                spreads[differing_family].differing.append(DifferingNode.model_validate(differing))
-        return list(spreads.values())
+            builds: defaultdict[tuple[str, str], list[FleetBuild]] = defaultdict(list)
+            names: dict[str, str] = {}
+            for found, name, version, digest, count in await session.execute(_builds(chosen)):
+                builds[found, names.setdefault(found, name)].append(FleetBuild(version, digest, count))
+            differing: defaultdict[str, list[DifferingNode]] = defaultdict(list)
+            for found, node in await session.execute(_differing(chosen, builds)):
+                differing[found].append(DifferingNode(**node))
+        return [
+            FleetBackend(family=found, name=name, builds=each, differing=differing[found])
+            for (found, name), each in builds.items()
+        ]
 
 
 async def _of_node(session: AsyncSession, node_id: str) -> list[Installed]:
@@ -170,16 +173,19 @@ def _builds(chosen: Sequence[ColumnElement[bool]]) -> Select[str, str, str, str,
     return wanted.group_by(row.family, row.version, row.digest).order_by(row.family, func.count().desc(), newest)
 
 
-def _differing(chosen: Sequence[ColumnElement[bool]], spreads: dict[str, BackendSpread]) -> Select[str, dict[str, str]]:
+def _differing(
+    chosen: Sequence[ColumnElement[bool]], builds: Mapping[tuple[str, str], Sequence[FleetBuild]]
+) -> Select[str, dict[str, str]]:
+    """The nodes without the most common build of a family, which comes first in its list."""
     row = InstalledRow
-    mixed = [each for each in spreads.values() if len(each.builds) > 1]
-    usual = [(each.family, each.builds[0].version, each.builds[0].digest) for each in mixed]
+    mixed = {family: each[0] for (family, _), each in builds.items() if len(each) > 1}
+    usual = [(family, build.version, build.digest) for family, build in mixed.items()]
     node = func.jsonb_build_object(
         *("node_id", NodeRow.id, "node_name", NodeRow.name, "version", row.version, "digest", row.digest)
     )
     wanted = select(row.family, node).join(NodeRow, NodeRow.id == row.node_id).where(*chosen)
     return (
-        wanted.where(row.family.in_([each.family for each in mixed]))
+        wanted.where(row.family.in_(list(mixed)))
         .where(tuple_(row.family, row.version, row.digest).not_in(usual))
         .order_by(row.family, NodeRow.name)
         .limit(MAX_DIFFERING)

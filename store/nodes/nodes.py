@@ -23,7 +23,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.sql.selectable import ScalarSelect
 
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.presence import Heartbeat, Resources
 from nodesmith.domain.eligibility import Obstacle
 from nodesmith.domain.errors import NameTaken

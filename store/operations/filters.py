@@ -2,8 +2,8 @@
 
 from sqlalchemy import ColumnElement, or_
 
-from nodesmith.contracts.http.operation_groups import OperationFilter
 from nodesmith.domain.identity import family_of
+from nodesmith.domain.operation_filter import OperationFilter
 from nodesmith.store.tables.core import OperationRow
 
 

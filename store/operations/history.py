@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, delete, exists, func, select, tuple_, update
 
-from nodesmith.contracts.http.operation_groups import OperationFilter, PendingWork
 from nodesmith.domain.operation import Operation
+from nodesmith.domain.operation_filter import OpenWork, OperationFilter
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.cursors import cursor_after, read_moment
 from nodesmith.store.database import Database
@@ -89,7 +89,7 @@ class History:
             await session.execute(delete(IdempotencyKeyRow).where(KEY_EXPIRED))
         return len(purged)
 
-    async def pending(self) -> tuple[list[PendingWork], list[PendingWork]]:
+    async def pending(self) -> tuple[list[OpenWork], list[OpenWork]]:
         """Open operations per node and per backend, the largest number first."""
         row = OperationRow
         grouped = select(
@@ -125,15 +125,10 @@ def _cursor_after(last: Operation) -> str:
     return cursor_after(_BY_END, last.ended_at, last.op_id)
 
 
-def _sum_up(groups: Iterable[tuple[str, str, list[Any]]]) -> list[PendingWork]:
+def _sum_up(groups: Iterable[tuple[str, str, list[Any]]]) -> list[OpenWork]:
     """Sum up to one entry per name, the largest number first."""
-    works: dict[tuple[str, str], PendingWork] = {}
+    works: dict[tuple[str, str], OpenWork] = {}
     for node_id, name, (state, reason, number, oldest, until) in groups:
-        work = works.setdefault((node_id, name), PendingWork(node_id=node_id, name=name))
-        work.total += number
-        work.states[state] = work.states.get(state, 0) + number
-        if reason:
-            work.reasons[reason] = work.reasons.get(reason, 0) + number
-        work.oldest = min(filter(None, (work.oldest, oldest)))
-        work.next_try = min(filter(None, (work.next_try, until)), default=None)
+        work = works.setdefault((node_id, name), OpenWork(node_id=node_id, name=name))
+        work.add(number, state=state, reason=reason, oldest=oldest, until=until)
     return sorted(works.values(), key=lambda work: (-work.total, work.name))

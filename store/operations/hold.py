@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from nodesmith.contracts.http.hold import HoldView
+from nodesmith.domain.hold import Hold
 from nodesmith.store.database import Database
 from nodesmith.store.tables.core import HoldRow
 
@@ -16,10 +16,10 @@ class Holds:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def in_force(self) -> HoldView | None:
+    async def in_force(self) -> Hold | None:
         async with self._database.autocommit() as connection:
             row = (await connection.execute(_IN_FORCE)).first()
-        return HoldView(held=True, reason=row.reason, by=row.held_by, since=row.held_at) if row else None
+        return Hold(row.reason, row.held_by, row.held_at) if row else None
 
     async def hold(self, *, reason: str, by: str, now: datetime) -> bool:
         """Set the hold; False when one is in force, whose reason stays."""

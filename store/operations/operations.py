@@ -21,12 +21,11 @@ from sqlalchemy import (
     tuple_,
 )
 
-from nodesmith.contracts.http.operation_groups import OperationFilter
-from nodesmith.contracts.http.operations import OperationScope
 from nodesmith.contracts.nats.messages import Installed, Progress, Signed
 from nodesmith.contracts.nats.orders import Order
 from nodesmith.contracts.temporal.operations import OperationRequest, Projection, RecordResult, RowEnd
 from nodesmith.domain.operation import ENDED, OPEN, Operation, Reason, State, StateChange
+from nodesmith.domain.operation_filter import OperationFilter, OperationScope
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.cursors import cursor_after, read_moment
 from nodesmith.store.database import EVENT_LOCK, Database

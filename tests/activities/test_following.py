@@ -1,4 +1,4 @@
-"""Following an operation on its node over a real NATS server, with simulated node handlers."""
+"""Following an operation on its node over a real NATS server, with a simulated node."""
 
 import asyncio
 import uuid
@@ -16,20 +16,14 @@ from nodesmith.bus.connection import Bus, connect_control, node_bus
 from nodesmith.bus.reports import NodeReports, ReportHub
 from nodesmith.contracts.nats.messages import (
     Answer,
-    BackendList,
-    CancelCommand,
-    CancelReply,
     Command,
     CommandReply,
     NodeOperationStatus,
-    OpQuestion,
     OpReply,
     Outcome,
     Progress,
     Result,
 )
-from nodesmith.contracts.nats.orders import SignedCommand
-from nodesmith.contracts.nats.presence import StopOrder
 from nodesmith.contracts.temporal.dispatch import (
     Accepted,
     Busy,
@@ -49,9 +43,9 @@ from nodesmith.contracts.temporal.operations import Intent, OperationRequest, Po
 from nodesmith.domain.errors import ServiceUnavailable
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Phase, Reason, State
-from tests.activities.permits import MemoryPermits
 from tests.conftest import NatsFactory
-from tests.orders import unwrapped
+from tests.fakes.node import SimulatedNode
+from tests.fakes.permits import MemoryPermits
 from tests.servers import NatsForTests
 
 QUICK = Policy(
@@ -59,57 +53,23 @@ QUICK = Policy(
 )
 
 
-class SimulatedHandlers:
-    """Answers commands and questions as the test sets; implements `nodesmith.bus.commands.NodeHandlers`."""
+class ReportingNode(SimulatedNode):
+    """The simulated node, with its own connection for reports."""
 
     def __init__(self, node_id: str, bus: Bus) -> None:
-        self.has_started = False
-        """before that, the follower's first question is answered with `unknown`"""
-        self.answers: list[CommandReply] = []
-        self.standing: list[OpReply] = []
-        self.commands: asyncio.Queue[Command] = asyncio.Queue()
-        self.questions: asyncio.Queue[OpQuestion] = asyncio.Queue()
+        super().__init__()
+        self.knows_operations = False
         self.reports = NodeReports(bus, node_id)
-
-    async def order(self, command: SignedCommand) -> CommandReply:
-        return await self.command(unwrapped(command))
-
-    async def command(self, command: Command) -> CommandReply:
-        self.has_started = True
-        self.commands.put_nowait(command)
-        return self.answers.pop(0) if self.answers else CommandReply(answer=Answer.ACCEPTED)
-
-    async def ask(self, question: OpQuestion) -> OpReply:
-        if not self.has_started:
-            return OpReply(op_id=question.op_id)
-        self.questions.put_nowait(question)
-        return (
-            self.standing.pop(0)
-            if self.standing
-            else OpReply(op_id=question.op_id, standing=NodeOperationStatus.RUNNING)
-        )
-
-    async def cancel(self, command: CancelCommand) -> CancelReply:
-        raise AssertionError(command)
-
-    async def list_backends(self) -> BackendList:
-        raise AssertionError
-
-    async def stop_backend(self, command: Command) -> None:
-        raise AssertionError(command)
-
-    async def stop_node(self, order: StopOrder) -> None:
-        raise AssertionError
 
 
 class Scene:
     """A control plane, a node and one operation between them."""
 
-    def __init__(self, link: NodeClient, handlers: SimulatedHandlers, node_id: str) -> None:
-        self.handlers = handlers
+    def __init__(self, link: NodeClient, node: ReportingNode, node_id: str) -> None:
+        self.node = node
         self.op_id = str(uuid.uuid4())
         self.phases: list[Phase] = []
-        self.told = asyncio.Event()
+        self.reported = asyncio.Event()
         self.temporal_is_away = 0
         """how many of the next phase reports fail"""
         self.permits = MemoryPermits()
@@ -120,7 +80,7 @@ class Scene:
         self, policy: Policy = QUICK, *, kind: Kind = Kind.INSTALL, decision: int = 1, accepted: bool = False
     ) -> OperationFollower:
         task = self._task(policy, kind, decision).model_copy(update={"accepted": accepted})
-        return OperationFollower(self._link, Sender(self._link, self.permits, task), task, self._tell)
+        return OperationFollower(self._link, Sender(self._link, self.permits, task), task, self._report)
 
     async def dispatch(self, *, decision: int = 1) -> DispatchResult:
         task = self._task(QUICK, Kind.INSTALL, decision)
@@ -130,19 +90,19 @@ class Scene:
         request = OperationRequest(
             op_id=self.op_id,
             node_id=self._node_id,
-            node_name="shelf-7",
+            node_name="node-7",
             wanted=Intent(kind=kind, backend="echo", family="echo", version="2"),
             created_at=datetime.now(UTC),
         )
         self.permits.request = request
         return DispatchTask(request=request, policy=policy, decision=decision)
 
-    async def _tell(self, phase: Phase) -> None:
+    async def _report(self, phase: Phase) -> None:
         if self.temporal_is_away:
             self.temporal_is_away -= 1
             raise ServiceUnavailable("Temporal does not answer.")
         self.phases.append(phase)
-        self.told.set()
+        self.reported.set()
 
     def ended(self, result: Result = Result.SUCCEEDED, reason: Reason | None = None) -> Outcome:
         return Outcome(op_id=self.op_id, node_id=self._node_id, decision=1, result=result, reason=reason)
@@ -160,23 +120,23 @@ def read(result: DispatchResult) -> DispatchResult:
 
 @asynccontextmanager
 async def scene_on(
-    nats: NatsForTests, *, served: bool = True, desk_of: type[SimulatedHandlers] = SimulatedHandlers
+    nats: NatsForTests, *, served: bool = True, node_class: type[ReportingNode] = ReportingNode
 ) -> AsyncIterator[Scene]:
     node_id = str(uuid.uuid4())
     control = await connect_control(nats.url, nats.issuer, keys=nats.issuer, name="test")
     credential = nats.issuer.node_credential(node_id, lifetime=timedelta(hours=1))
-    node = node_bus(nats.url, node_id, lambda: credential)
-    node.start()
-    await node.wait_up(10)
+    bus = node_bus(nats.url, node_id, lambda: credential)
+    bus.start()
+    await bus.wait_up(10)
     hub = ReportHub(control)
     await hub.start()
-    handlers = desk_of(node_id, node)
+    node = node_class(node_id, bus)
     if served:
-        await serve(node, node_id, handlers)
+        await serve(bus, node_id, node)
     try:
-        yield Scene(NodeClient(control, hub), handlers, node_id)
+        yield Scene(NodeClient(control, hub), node, node_id)
     finally:
-        await node.close()
+        await bus.close()
         await control.close()
 
 
@@ -188,8 +148,8 @@ async def scene(nats_server: NatsForTests) -> AsyncIterator[Scene]:
 
 async def test_published_outcome_is_the_result(scene: Scene) -> None:
     following = asyncio.create_task(scene.following().until_outcome())
-    await scene.handlers.commands.get()
-    await scene.handlers.reports.outcome(scene.ended())
+    await scene.node.commands.get()
+    await scene.node.reports.outcome(scene.ended())
     assert read(await following) == Ended(outcome=scene.ended())
     assert scene.phases == [], "an instant install needs no signal that it began"
 
@@ -204,41 +164,41 @@ async def test_long_install_reports_its_start_and_progress(scene: Scene) -> None
     """S40."""
     following = scene.following()
     running = asyncio.create_task(following.until_outcome())
-    await scene.handlers.commands.get()
-    await scene.handlers.reports.progress(scene.progress(7))
-    await scene.handlers.questions.get()  # silence came after the announcement
+    await scene.node.commands.get()
+    await scene.node.reports.progress(scene.progress(7))
+    await scene.node.questions.get()  # silence came after the announcement
     assert scene.phases == [Phase.DOWNLOADING]
     assert following.last_progress is not None
     assert following.last_progress.bytes_done == 7
-    await scene.handlers.reports.outcome(scene.ended())
+    await scene.node.reports.outcome(scene.ended())
     assert isinstance(await running, Ended)
 
 
-class EarlyReportingHandlers(SimulatedHandlers):
+class EarlyReportingNode(ReportingNode):
     """Reports before it replies."""
 
     def __init__(self, node_id: str, bus: Bus) -> None:
         super().__init__(node_id, bus)
-        self.first_words: list[Progress] = []
+        self.early_reports: list[Progress] = []
 
-    async def command(self, command: Command) -> CommandReply:
-        for words in self.first_words:
-            await self.reports.progress(words)
+    async def command(self, command: Command) -> CommandReply | None:
+        for progress in self.early_reports:
+            await self.reports.progress(progress)
         return await super().command(command)
 
 
 @pytest.mark.parametrize("kind", [Kind.INSTALL, Kind.UPGRADE])
 async def test_reports_sent_before_the_reply_are_received(nats_server: NatsForTests, kind: Kind) -> None:
     """S23: the command carries the operation id, and the follower subscribes before it sends."""
-    async with scene_on(nats_server, desk_of=EarlyReportingHandlers) as scene:
-        assert isinstance(scene.handlers, EarlyReportingHandlers)
-        scene.handlers.first_words = [scene.progress(7, Phase.VERIFYING)]
+    async with scene_on(nats_server, node_class=EarlyReportingNode) as scene:
+        assert isinstance(scene.node, EarlyReportingNode)
+        scene.node.early_reports = [scene.progress(7, Phase.VERIFYING)]
         following = scene.following(kind=kind)
         running = asyncio.create_task(following.until_outcome())
-        sent = await scene.handlers.commands.get()
+        sent = await scene.node.commands.get()
         assert (sent.kind, sent.op_id) == (kind, scene.op_id)
-        await asyncio.wait_for(scene.told.wait(), 10)
-        await scene.handlers.reports.outcome(scene.ended())
+        await asyncio.wait_for(scene.reported.wait(), 10)
+        await scene.node.reports.outcome(scene.ended())
         await running
     assert scene.phases == [Phase.VERIFYING], "what was said before the answer"
     assert following.last_progress is not None
@@ -246,33 +206,33 @@ async def test_reports_sent_before_the_reply_are_received(nats_server: NatsForTe
 
 
 async def test_an_outcome_that_was_missed_is_asked_for(scene: Scene) -> None:
-    scene.handlers.has_started = True
-    scene.handlers.standing = [OpReply(op_id=scene.op_id, standing=NodeOperationStatus.ENDED, outcome=scene.ended())]
+    scene.node.knows_operations = True
+    scene.node.standing = [OpReply(op_id=scene.op_id, standing=NodeOperationStatus.ENDED, outcome=scene.ended())]
     assert read(await scene.following().until_outcome()) == Ended(outcome=scene.ended())
-    assert scene.handlers.commands.empty(), "the node is asked before anything is sent"
+    assert scene.node.commands.empty(), "the node is asked before anything is sent"
 
 
 @pytest.mark.parametrize("standing", [NodeOperationStatus.UNKNOWN, NodeOperationStatus.INTERRUPTED])
 async def test_a_node_that_lost_the_operation_gets_the_command_again(
     scene: Scene, standing: NodeOperationStatus
 ) -> None:
-    scene.handlers.standing = [OpReply(op_id=scene.op_id, standing=standing)]
+    scene.node.standing = [OpReply(op_id=scene.op_id, standing=standing)]
     running = asyncio.create_task(scene.following().until_outcome())
-    first, second = await scene.handlers.commands.get(), await scene.handlers.commands.get()
+    first, second = await scene.node.commands.get(), await scene.node.commands.get()
     assert first == second, "the same operation and the same decision"
-    await scene.handlers.reports.outcome(scene.ended())
+    await scene.node.reports.outcome(scene.ended())
     assert isinstance(await running, Ended)
 
 
 async def test_failure_of_an_earlier_decision_is_not_the_outcome_of_this_one(scene: Scene) -> None:
     """The command of the second decision was lost: the node still reports how the first one failed."""
-    scene.handlers.has_started = True
+    scene.node.knows_operations = True
     earlier = scene.ended(Result.FAILED, Reason.NODE_ERROR)
-    scene.handlers.standing = [OpReply(op_id=scene.op_id, standing=NodeOperationStatus.ENDED, outcome=earlier)]
+    scene.node.standing = [OpReply(op_id=scene.op_id, standing=NodeOperationStatus.ENDED, outcome=earlier)]
     running = asyncio.create_task(scene.following(decision=2).until_outcome())
-    assert (await asyncio.wait_for(scene.handlers.commands.get(), 30)).decision == 2
-    await scene.handlers.reports.outcome(earlier)
-    await scene.handlers.reports.outcome(scene.ended().model_copy(update={"decision": 2}))
+    assert (await asyncio.wait_for(scene.node.commands.get(), 30)).decision == 2
+    await scene.node.reports.outcome(earlier)
+    await scene.node.reports.outcome(scene.ended().model_copy(update={"decision": 2}))
     result = await running
     assert isinstance(result, Ended)
     assert (result.outcome.result, result.outcome.decision) == (Result.SUCCEEDED, 2)
@@ -286,23 +246,23 @@ async def test_follower_of_an_ended_row_sends_nothing(scene: Scene) -> None:
     scene.permits.end = END
     assert await scene.following().until_outcome() == RowEnded(end=END)
     assert await scene.dispatch() == RowEnded(end=END)
-    assert scene.handlers.commands.empty()
+    assert scene.node.commands.empty()
 
 
 async def test_hold_applies_only_to_operations_not_on_their_node(scene: Scene) -> None:
     scene.permits.hold = "freeze, by ada"
     assert await scene.dispatch() == HeldBack(why="freeze, by ada")
-    assert (scene.handlers.commands.empty(), scene.permits.sent) == (True, 0)
+    assert (scene.node.commands.empty(), scene.permits.sent) == (True, 0)
     running = asyncio.create_task(scene.following(accepted=True).until_outcome())
-    await scene.handlers.commands.get()
-    await scene.handlers.reports.outcome(scene.ended())
+    await scene.node.commands.get()
+    await scene.node.reports.outcome(scene.ended())
     assert isinstance(await running, Ended)
 
 
-class SilentHandlers(SimulatedHandlers):
+class SilentNode(ReportingNode):
     """Does not answer its first command, like an agent that is shutting down or suspended."""
 
-    async def command(self, command: Command) -> CommandReply:
+    async def command(self, command: Command) -> CommandReply | None:
         if self.commands.empty() and not self.answers:
             self.answers = [CommandReply(answer=Answer.ACCEPTED)]
             await asyncio.sleep(10 * QUICK.accept_timeout.total_seconds())
@@ -311,12 +271,12 @@ class SilentHandlers(SimulatedHandlers):
 
 async def test_unanswered_command_is_queried_before_the_silence_limit(nats_server: NatsForTests) -> None:
     """A node that restarted during the command is asked after a second, not after ten."""
-    async with scene_on(nats_server, desk_of=SilentHandlers) as scene:
-        scene.handlers.standing = [OpReply(op_id=scene.op_id, standing=NodeOperationStatus.UNKNOWN)]
+    async with scene_on(nats_server, node_class=SilentNode) as scene:
+        scene.node.standing = [OpReply(op_id=scene.op_id, standing=NodeOperationStatus.UNKNOWN)]
         patient = QUICK.model_copy(update={"silence": timedelta(minutes=5)})
         running = asyncio.create_task(scene.following(patient).until_outcome())
-        await asyncio.wait_for(scene.handlers.commands.get(), 10)
-        await scene.handlers.reports.outcome(scene.ended())
+        await asyncio.wait_for(scene.node.commands.get(), 10)
+        await scene.node.reports.outcome(scene.ended())
         assert read(await running) == Ended(outcome=scene.ended())
 
 
@@ -334,13 +294,13 @@ async def test_request_timeout_releases_the_slot_without_an_outcome(scene: Scene
     ],
 )
 async def test_other_answers_are_passed_on(scene: Scene, reply: CommandReply, expected: DispatchResult) -> None:
-    scene.handlers.answers = [reply, reply]
+    scene.node.answers = [reply, reply]
     assert await scene.following().until_outcome() == expected
     assert await scene.dispatch() == expected
 
 
 async def test_ended_operation_returns_its_outcome_without_running_again(scene: Scene) -> None:
-    scene.handlers.answers = [CommandReply(answer=Answer.ENDED, outcome=scene.ended(Result.FAILED, Reason.NO_DISK))]
+    scene.node.answers = [CommandReply(answer=Answer.ENDED, outcome=scene.ended(Result.FAILED, Reason.NO_DISK))]
     result = await scene.following().until_outcome()
     assert isinstance(result, Ended)
     assert result.outcome.reason is Reason.NO_DISK
@@ -349,8 +309,8 @@ async def test_ended_operation_returns_its_outcome_without_running_again(scene: 
 async def test_a_node_that_dies_on_the_way_is_away_after_a_while(nats_server: NatsForTests) -> None:
     async with scene_on(nats_server) as scene:
         running = asyncio.create_task(scene.following().until_outcome())
-        await scene.handlers.commands.get()
-        await scene.handlers.reports._bus.close()
+        await scene.node.commands.get()
+        await scene.node.reports._bus.close()
         assert await running == NodeUnreachable(accepted=True)
 
 
@@ -360,11 +320,9 @@ async def test_a_restart_of_nats_loses_no_outcome(private_nats: NatsFactory) -> 
     async with scene_on(nats) as scene:
         policy = QUICK.model_copy(update={"silence": timedelta(seconds=20)})
         running = asyncio.create_task(scene.following(policy).until_outcome())
-        await scene.handlers.commands.get()
+        await scene.node.commands.get()
         await nats.kill()
-        scene.handlers.standing = [
-            OpReply(op_id=scene.op_id, standing=NodeOperationStatus.ENDED, outcome=scene.ended())
-        ]
+        scene.node.standing = [OpReply(op_id=scene.op_id, standing=NodeOperationStatus.ENDED, outcome=scene.ended())]
         await nats.restart()
         assert read(await running) == Ended(outcome=scene.ended())
 
@@ -375,7 +333,7 @@ async def test_nats_outage_is_not_reported_as_absent_node(private_nats: NatsFact
     nats = await private_nats()
     async with scene_on(nats) as scene:
         running = asyncio.create_task(scene.following().until_outcome())
-        await asyncio.wait_for(scene.told.wait(), 10)
+        await asyncio.wait_for(scene.reported.wait(), 10)
         await nats.kill()
         assert await asyncio.wait_for(running, 30) == NatsUnreachable(accepted=True)
         assert await asyncio.wait_for(scene.following().until_outcome(), 30) == NatsUnreachable()
@@ -395,24 +353,24 @@ def test_stagger_spaces_out_a_burst() -> None:
 
 async def test_dispatch_returns_the_outcome_of_what_ends_at_once(scene: Scene) -> None:
     sending = asyncio.create_task(scene.dispatch())
-    assert (await scene.handlers.commands.get()).decision == 1
-    await scene.handlers.reports.progress(scene.progress(7))
-    await scene.handlers.reports.outcome(scene.ended())
+    assert (await scene.node.commands.get()).decision == 1
+    await scene.node.reports.progress(scene.progress(7))
+    await scene.node.reports.outcome(scene.ended())
     assert read(await sending) == Ended(outcome=scene.ended())
     assert scene.permits.sent == 1
 
 
-class InstantHandlers(SimulatedHandlers):
+class InstantNode(ReportingNode):
     """Finishes before it replies."""
 
-    async def command(self, command: Command) -> CommandReply:
+    async def command(self, command: Command) -> CommandReply | None:
         await self.reports.outcome(Outcome(op_id=command.op_id, decision=command.decision, result=Result.SUCCEEDED))
         return await super().command(command)
 
 
 async def test_dispatch_receives_an_outcome_sent_before_the_reply(nats_server: NatsForTests) -> None:
     """S23: the dispatcher also subscribes before it sends."""
-    async with scene_on(nats_server, desk_of=InstantHandlers) as scene:
+    async with scene_on(nats_server, node_class=InstantNode) as scene:
         result = await scene.dispatch()
     assert isinstance(result, Ended)
     assert result.outcome.result is Result.SUCCEEDED
@@ -421,9 +379,9 @@ async def test_dispatch_receives_an_outcome_sent_before_the_reply(nats_server: N
 @pytest.mark.parametrize("result", [None, Result.INTERRUPTED], ids=["it goes on", "it was interrupted"])
 async def test_dispatch_leaves_started_work_to_the_follower(scene: Scene, result: Result | None) -> None:
     sending = asyncio.create_task(scene.dispatch())
-    await scene.handlers.commands.get()
+    await scene.node.commands.get()
     if result is not None:
-        await scene.handlers.reports.outcome(scene.ended(result))
+        await scene.node.reports.outcome(scene.ended(result))
     assert await sending == Accepted()
 
 
@@ -437,22 +395,22 @@ async def test_dispatch_without_subscriber_withdraws_its_mark(nats_server: NatsF
 
 
 async def test_dispatch_without_an_answer_leaves_the_mark(nats_server: NatsForTests) -> None:
-    async with scene_on(nats_server, desk_of=SilentHandlers) as scene:
+    async with scene_on(nats_server, node_class=SilentNode) as scene:
         assert await scene.dispatch() == Silent()
         assert scene.permits.sent == 1
 
 
 async def test_dispatch_of_an_ended_operation_is_repeated_from_the_nodes_journal(scene: Scene) -> None:
-    scene.handlers.answers = [CommandReply(answer=Answer.ENDED, outcome=scene.ended())]
+    scene.node.answers = [CommandReply(answer=Answer.ENDED, outcome=scene.ended())]
     assert read(await scene.dispatch()) == Ended(outcome=scene.ended())
 
 
 async def test_follower_of_accepted_operation_does_not_report_its_start_again(scene: Scene) -> None:
     following = asyncio.create_task(scene.following(accepted=True).until_outcome())
-    await scene.handlers.commands.get()
-    await scene.handlers.reports.progress(scene.progress(7))
-    await scene.handlers.questions.get()
-    await scene.handlers.reports.outcome(scene.ended())
+    await scene.node.commands.get()
+    await scene.node.reports.progress(scene.progress(7))
+    await scene.node.questions.get()
+    await scene.node.reports.outcome(scene.ended())
     await following
     assert scene.phases == []
 
@@ -461,9 +419,9 @@ async def test_failed_phase_report_is_retried(scene: Scene) -> None:
     """Without the retry, a busy Temporal would leave the row `queued` until the end."""
     scene.temporal_is_away = 2
     following = asyncio.create_task(scene.following().until_outcome())
-    await scene.handlers.commands.get()
-    await asyncio.wait_for(scene.told.wait(), 10)
-    await scene.handlers.reports.outcome(scene.ended())
+    await scene.node.commands.get()
+    await asyncio.wait_for(scene.reported.wait(), 10)
+    await scene.node.reports.outcome(scene.ended())
     await following
     assert (scene.phases, scene.temporal_is_away) == ([Phase.RESOLVING], 0)
 
@@ -476,7 +434,7 @@ async def test_command_is_what_the_order_says_and_not_what_the_run_was_given(sce
     evil = admitted.model_copy(update={"wanted": admitted.wanted.model_copy(update={"uri": "https://evil.example/x"})})
     task = DispatchTask(request=evil, policy=QUICK, decision=1)
     await Dispatcher(scene._link, Sender(scene._link, scene.permits, task), task).send()
-    assert (await scene.handlers.commands.get()).uri == admitted.wanted.uri
+    assert (await scene.node.commands.get()).uri == admitted.wanted.uri
 
 
 async def test_order_of_another_node_is_not_sent(scene: Scene) -> None:
@@ -487,7 +445,7 @@ async def test_order_of_another_node_is_not_sent(scene: Scene) -> None:
     task = DispatchTask(request=admitted, policy=QUICK, decision=1)
     result = await Dispatcher(scene._link, Sender(scene._link, scene.permits, task), task).send()
     assert result == NotAdmitted(has_order=False)
-    assert (scene.handlers.commands.qsize(), scene.permits.sent) == (0, 0)
+    assert (scene.node.commands.qsize(), scene.permits.sent) == (0, 0)
 
 
 async def test_follower_waits_for_an_order_written_after_the_start(scene: Scene) -> None:
@@ -496,11 +454,11 @@ async def test_follower_waits_for_an_order_written_after_the_start(scene: Scene)
     dispatching = asyncio.create_task(scene.dispatch())
     await asyncio.sleep(0)
     scene.permits.is_admitted = scene.permits.has_order = True
-    await scene.handlers.commands.get()
+    await scene.node.commands.get()
     dispatching.cancel()
 
 
 async def test_order_that_the_node_cannot_accept_now_is_no_failure(scene: Scene) -> None:
     expired = CommandReply(answer=Answer.REFUSED, reason=Reason.ORDER, error="The order has expired.")
-    scene.handlers.answers.append(expired)
+    scene.node.answers.append(expired)
     assert await scene.dispatch() == OrderNotValid(why="The order has expired.")

@@ -15,7 +15,7 @@ from nodesmith.contracts.temporal.operations import Intent, OperationRequest, Po
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Protocol
 from nodesmith.domain.operation import Phase
-from tests.activities.permits import MemoryPermits
+from tests.fakes.permits import MemoryPermits
 
 
 class SilentReports:

@@ -29,8 +29,8 @@ from nodesmith.contracts.temporal.operations import Intent, OperationRequest, Po
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Protocol
 from nodesmith.domain.operation import Phase, Reason, State
-from tests.activities.permits import MemoryPermits
 from tests.conftest import NatsFactory
+from tests.fakes.permits import MemoryPermits
 from tests.servers import NatsForTests
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -80,7 +80,7 @@ class Scene:
         request = OperationRequest(
             op_id=str(uuid.uuid4()),
             node_id=self.node_id,
-            node_name="old-shelf",
+            node_name="old-node",
             protocol=Protocol.LOCALAI,
             wanted=Intent(kind=kind, backend="llama-cpp", family="llama-cpp"),
             created_at=self.asked_at,

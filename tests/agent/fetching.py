@@ -17,7 +17,7 @@ from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.agent.operations.job import Job
 from nodesmith.agent.operations.progress import Gauge
 from nodesmith.agent.threads import Threads
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.contracts.nats.messages import Command, Progress
 from nodesmith.domain.source_policy import SourcePolicy
 from nodesmith.gallery.oci import Platform

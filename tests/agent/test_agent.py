@@ -189,7 +189,7 @@ async def test_installs_beyond_the_limit_wait(start_agent: StartAgent):
     assert removal.result is Result.SUCCEEDED
     assert node.site.requests(second.uri) == []
     async with node.control.attach(node.id, second.op_id) as reports:
-        node.served(first).gate.set()
+        node.served(first).released.set()
         while not isinstance(report := await reports.next(LONG), Outcome):
             assert report is not None
     assert report.result is Result.SUCCEEDED
@@ -295,7 +295,7 @@ async def test_twenty_identical_commands_are_one_download(start_agent: StartAgen
     replies = await asyncio.gather(*(node.send(command) for _ in range(20)))
     assert sorted(reply.answer for reply in replies) == [Answer.ACCEPTED] + [Answer.ATTACHED] * 19
     async with node.control.attach(node.id, command.op_id) as reports:
-        node.served(command).gate.set()
+        node.served(command).released.set()
         while not isinstance(report := await reports.next(LONG), Outcome):
             assert report is not None
     assert (report.result, len(node.site.requests(command.uri))) == (Result.SUCCEEDED, 1)
@@ -324,7 +324,7 @@ async def test_a_cancel_stops_the_bytes_and_leaves_the_tree_untouched(start_agen
     reply = await node.control.cancel(node.id, CancelCommand(op_id=command.op_id), within=LONG)
     assert (reply.answer, reply.bytes_done <= 1_000_000) == (CancelAnswer.STOPPED, True)
     assert 0 <= reply.stopped_after_s < 10
-    served.gate.set()
+    served.released.set()
     assert (await node.send(command.model_copy(update={"decision": 99}))).answer is Answer.REFUSED
     asked = await node.control.ask(node.id, command.op_id, within=LONG)
     assert asked.outcome is not None
@@ -343,7 +343,7 @@ async def test_cancel_with_keep_leaves_the_bytes_for_the_next_operation(start_ag
     await node.send(command)
     await until(lambda: node.partial_bytes() == 1_000_000, pause=0.01)
     await node.control.cancel(node.id, CancelCommand(op_id=command.op_id, mode=CancelMode.KEEP), within=LONG)
-    served.gate.set()
+    served.released.set()
     outcome = await node.outcome_of(node.command(content))
     assert (outcome.result, outcome.bytes_reused) == (Result.SUCCEEDED, 1_000_000)
     assert outcome.bytes_fetched == len(content) - 1_000_000

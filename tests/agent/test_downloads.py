@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.contracts.nats.messages import Command
 from nodesmith.domain.operation import Reason
 from nodesmith.gallery.registry import basic
@@ -33,7 +33,7 @@ async def interrupt_at_half(fetcher: Fetcher, site: Web, path: str, **what) -> N
     downloading.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await downloading
-    file.gate.set()
+    file.released.set()
     file.stops_at = None
 
 
@@ -239,7 +239,7 @@ async def test_discarding_does_not_disturb_another_job_on_the_same_artifact(fetc
     other = asyncio.create_task(fetcher.fetch(f"{site.url}/a", sha256=digest(CONTENT)))
     await until(lambda: fetcher.kept() == HALF, pause=0.01)
     await asyncio.wait_for(fetcher.downloads.discard(Command(sha256=digest(CONTENT))), 5)
-    file.gate.set()
+    file.released.set()
     assert (await other).bytes_fetched == len(CONTENT)
 
 

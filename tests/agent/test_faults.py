@@ -97,7 +97,7 @@ async def test_a_fault_has_a_reason_and_leaves_no_trace(fetcher: Fetcher, site: 
     fault.does(subject.served)
     fetcher.build(**fault.rules)
     failure = await failure_of(fetcher.run(subject.command, _nothing))
-    subject.served.gate.set()
+    subject.served.released.set()
     assert failure.reason is fault.reason, str(failure)
     assert fault.words in str(failure)
     if "headers" in fault.how:
@@ -135,7 +135,7 @@ async def test_changed_etag_restarts_the_download(fetcher, site, obeys):
     await asyncio.to_thread(served.reached.wait, 10)
     served.content, served.etag, served.ignores_if_range = new, '"v2"', not obeys
     served.stops_at, served.cut = None, True
-    served.gate.set()
+    served.released.set()
     job = await fetching
     assert job.bytes_fetched >= len(new)
 

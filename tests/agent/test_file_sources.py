@@ -27,7 +27,7 @@ def pipe(folder: Path, name: str) -> Path:
     return path
 
 
-async def test_pipes_as_sources_fail_and_the_agent_goes_on(start_agent: StartAgent, tmp_path: Path):
+async def test_pipes_as_sources_fail_and_the_agent_continues(start_agent: StartAgent, tmp_path: Path):
     node = await start_agent(parallel_operations=PIPES)
     for number in range(PIPES):
         uri = pipe(tmp_path, f"pipe-{number}").as_uri()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.contracts.nats.messages import Command
 from nodesmith.domain.errors import RegistryDenied, RegistryDown
 from nodesmith.domain.operation import Reason

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from nodesmith.agent.fetch.images import this_platform
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.contracts.nats.messages import Command, Result
 from nodesmith.domain.operation import Reason
 from nodesmith.gallery.oci import Platform, read_reference
@@ -66,7 +66,7 @@ async def test_the_layers_come_in_parallel_and_count_as_one_download(fetcher: Fe
     fetching = asyncio.create_task(fetcher.run(pull(image), lambda artifact: None))
     await until(lambda: fetcher.kept() == 200_000, pause=0.01)
     for number in range(2):
-        image.blob(number).gate.set()
+        image.blob(number).released.set()
     job = await fetching
     assert job.bytes_fetched == len(LOWER) + len(UPPER)
     assert {tick.bytes_total for tick in fetcher.ticks if tick.bytes_done} == {len(LOWER) + len(UPPER)}

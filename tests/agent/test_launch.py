@@ -13,8 +13,8 @@ import pytest
 
 from nodesmith.agent.run.backend_process import BackendProcess, ProcessRecord
 from nodesmith.agent.run.confinement import Confinement, Launch
-from nodesmith.agent.run.ports import Ports
 from nodesmith.agent.run.supervisor import ProcessKeeper, SupervisorRules
+from nodesmith.agent.run.tcp_ports import Ports
 from nodesmith.runtime.process_identity import boot_id, started_at
 from tests.agent.waiting import until
 from tests.clock import set_clock_an_hour_ahead

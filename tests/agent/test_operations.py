@@ -240,11 +240,11 @@ class SlowJournal(MemoryJournal):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate = asyncio.Event()
+        self.may_write = asyncio.Event()
         self.written: list[JournalStatus] = []
 
     async def put(self, entry: JournalEntry) -> None:
-        await self.gate.wait()
+        await self.may_write.wait()
         await super().put(entry)
         self.written.append(entry.standing)
 
@@ -255,20 +255,20 @@ async def test_command_is_accepted_only_after_it_is_journaled():
     await asyncio.sleep(0.05)
     assert not accepting.done()
     assert bench.performer.begun == []
-    journal.gate.set()
+    journal.may_write.set()
     assert (await accepting).answer is Answer.ACCEPTED
     await bench.operations.close()
 
 
 async def test_the_tombstone_is_written_before_the_acknowledgement():
     bench = Bench(journal := SlowJournal())
-    journal.gate.set()
+    journal.may_write.set()
     await bench.send(install())
-    journal.gate.clear()
+    journal.may_write.clear()
     cancelling = asyncio.create_task(bench.operations.cancel(CancelCommand(op_id="op")))
     await asyncio.sleep(0.05)
     assert not cancelling.done()
-    journal.gate.set()
+    journal.may_write.set()
     assert (await cancelling).answer is CancelAnswer.STOPPED
     assert journal.written[:2] == [JournalStatus.RUNNING, JournalStatus.CANCELLED]
 
@@ -279,7 +279,7 @@ async def test_a_cancel_between_command_and_begin_wins():
     await asyncio.sleep(0)
     cancelling = asyncio.create_task(bench.operations.cancel(CancelCommand(op_id="op")))
     await asyncio.sleep(0)
-    journal.gate.set()
+    journal.may_write.set()
     await accepting
     assert (await cancelling).answer is CancelAnswer.STOPPED
     assert bench.performer.commits == set()

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from nodesmith.agent.link.trust import PinFile, PinnedTrust
+from nodesmith.agent.link.pinned_trust import PinFile, PinnedTrust
 from nodesmith.agent.operations.order_checks import OrderRefused, OrderVerifier
 from nodesmith.contracts.nats.messages import Answer, Command
 from nodesmith.contracts.nats.orders import SignedCommand

@@ -60,9 +60,9 @@ def _pids(node: Node) -> list[int]:
     return [json.loads(path.read_bytes())["pid"] for path in (node.home / "running").glob("*.*")]
 
 
-def gated(version: str, gate: Path) -> bytes:
+def blocked_until(version: str, marker: Path) -> bytes:
     """An echo that starts to listen only while a file exists."""
-    script = f'#!/bin/sh\nwhile [ ! -e "{gate}" ]; do sleep 0.05; done\nexec "${{PYTHON:-python3}}" server.py "$@"\n'
+    script = f'#!/bin/sh\nwhile [ ! -e "{marker}" ]; do sleep 0.05; done\nexec "${{PYTHON:-python3}}" server.py "$@"\n'
     release = {"version": version, "healthy": True, "signs_answers": True}
     return built(
         regular("run.sh", script.encode()),
@@ -111,11 +111,11 @@ async def test_a_rollback_killed_while_the_old_version_starts_goes_back_once(
     agent: Process, models: ModelsClient, tmp_path: Path, policy: UpgradePolicy
 ):
     """The requested 2 -> 1 ends as 2 -> 1; if the restarted agent repeated it, it would be 1 -> 2."""
-    node, gate = agent.node, tmp_path / "gate"
-    gate.touch()
-    await ended(node, node.command(gated("1", gate), start=True))
+    node, marker = agent.node, tmp_path / "marker"
+    marker.touch()
+    await ended(node, node.command(blocked_until("1", marker), start=True))
     await ended(node, node.command(echo("2"), version="2", kind=Kind.UPGRADE))
-    gate.unlink()
+    marker.unlink()
     rollback = node.command(b"", kind=Kind.ROLLBACK, policy=policy)
     await begin(agent, rollback)
     await until_starting(node, "1")
@@ -124,7 +124,7 @@ async def test_a_rollback_killed_while_the_old_version_starts_goes_back_once(
     assert await standing(node, rollback) is NodeOperationStatus.INTERRUPTED
     assert pointers(node) == ("2", "1")
     await wait_running(models, node, lambda them: [each.version for each in them.values()] == ["2"])
-    gate.touch()
+    marker.touch()
     outcome = await ended(node, rollback)
     assert outcome.before is not None
     assert outcome.after is not None

@@ -8,9 +8,9 @@ import pytest
 
 from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.agent.run.logs import LogRing, keys
-from nodesmith.agent.run.ports import AFFINITY_S, QUARANTINE_S, Ports
+from nodesmith.agent.run.tcp_ports import AFFINITY_S, QUARANTINE_S, Ports
 from nodesmith.contracts.nats.running_models import LogsReply
-from nodesmith.stack.ports import is_free
+from nodesmith.stack.tcp_ports import is_free
 
 
 class Clock:

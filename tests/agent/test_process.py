@@ -121,7 +121,7 @@ async def test_killed_agent_resumes_only_on_a_repeated_command(process: Process)
     reached = asked.progress.phase, asked.progress.bytes_done, asked.progress.bytes_total
     assert reached == (Phase.DOWNLOADING, HALF, command.size)
     assert len(node.site.requests(command.uri)) == 1
-    node.served(command).gate.set()
+    node.served(command).released.set()
     outcome = await node.outcome_of(command)
     assert (outcome.result, outcome.bytes_reused) == (Result.SUCCEEDED, HALF)
     assert outcome.bytes_fetched == node.served(command).content.__len__() - HALF
@@ -182,7 +182,7 @@ async def test_sigterm_interrupts_and_reports_work_and_exits_with_0(process: Pro
     assert report.result is Result.INTERRUPTED
     assert node.partial_bytes() == HALF
     await process.start()
-    node.served(command).gate.set()
+    node.served(command).released.set()
     assert (await node.outcome_of(command)).result is Result.SUCCEEDED
 
 

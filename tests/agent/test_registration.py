@@ -7,11 +7,11 @@ import httpx2
 import pytest
 
 from nodesmith.agent.link import registration
-from nodesmith.agent.link.identity import Identity, IdentityFile
+from nodesmith.agent.link.node_identity import Identity, IdentityFile
 from nodesmith.agent.link.registration import CredentialRefused, NotRegistered, Registrar
 from nodesmith.agent.machine import machine_id, resources
 from nodesmith.bus.nkeys import KeyPair
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.domain.node import Protocol
 from tests.agent.waiting import until
 from tests.agent.web import Web

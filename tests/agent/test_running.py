@@ -21,8 +21,8 @@ from structlog.testing import capture_logs
 
 from nodesmith.agent.run.backend_process import ProcessRecord
 from nodesmith.agent.run.confinement import Confinement
-from nodesmith.agent.run.ports import Ports
 from nodesmith.agent.run.supervisor import ProcessKeeper, SupervisorRules
+from nodesmith.agent.run.tcp_ports import Ports
 from nodesmith.bus.commands import ask_node
 from nodesmith.bus.connection import connect_control
 from nodesmith.bus.presence import Presence

@@ -129,9 +129,7 @@ async def test_fail_rate_is_applied(control_plane: Web, control: NodeClient, opt
 
 
 @pytest.mark.parametrize("size", [1000, 0])
-async def test_an_install_is_as_large_as_was_said_whatever_the_gallery_says(
-    control_plane: Web, control: NodeClient, options, size: int
-):
+async def test_a_simulated_install_has_the_configured_size(control_plane: Web, control: NodeClient, options, size: int):
     async with playing(replace(options, nodes=1, size=size)):
         (node_id,) = await all_linked(control_plane, control, 1)
         outcome, _ = await outcome_on(control, node_id, install(size=50))

@@ -33,15 +33,15 @@ async def test_a_cancel_waits_until_the_thread_has_really_ended(threads):
 
 async def test_cancelled_work_that_has_not_begun_never_begins(threads):
     """All threads are busy; a cancelled job does not wait for one."""
-    gate = threading.Event()
+    release = threading.Event()
     begun: list[int] = []
-    busy = [asyncio.create_task(threads.run(threading.Event(), gate.wait, 10)) for _ in range(32)]
+    busy = [asyncio.create_task(threads.run(threading.Event(), release.wait, 10)) for _ in range(32)]
     waiting = asyncio.create_task(threads.run(threading.Event(), begun.append, 1))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(waiting, 5)
-    gate.set()
+    release.set()
     await asyncio.gather(*busy)
     assert begun == []
 

@@ -11,13 +11,13 @@ import pytest
 from nats.aio.msg import Msg
 
 from nodesmith.agent.link import trust_watch
-from nodesmith.agent.link.trust import PinFile, PinInMemory, PinnedTrust
+from nodesmith.agent.link.pinned_trust import PinFile, PinInMemory, PinnedTrust
 from nodesmith.agent.link.trust_watch import TrustWatch
 from nodesmith.agent.operations.order_checks import OrderRefused, OrderVerifier
 from nodesmith.agent.settings import AgentSettings
 from nodesmith.bus.commands import NodeClient
 from nodesmith.bus.presence import Presence
-from nodesmith.bus.signing import unverified
+from nodesmith.bus.signed_messages import unverified
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.orders import SignedTrustList
 from nodesmith.contracts.nats.presence import Heartbeat

@@ -33,7 +33,7 @@ class Served:
     ranges: bool = True
     tells_size: bool = True
     stops_at: int | None = None
-    """waits at this byte until `gate` is set"""
+    """waits at this byte until `released` is set"""
     breaks_at: int | None = None
     """closes the connection at this byte, once"""
     always_breaks_at: int | None = None
@@ -44,7 +44,7 @@ class Served:
     """declared Content-Length, independent of the body"""
     ignores_if_range: bool = False
     silent: bool = False
-    """does not respond until `gate` is set"""
+    """does not respond until `released` is set"""
     drips: bool = False
     """sends single bytes with pauses"""
     token: str = ""
@@ -53,7 +53,7 @@ class Served:
     """required Authorization header"""
     cut: bool = False
     """close the connection that waits at `stops_at`, once"""
-    gate: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
     reached: threading.Event = field(default_factory=threading.Event)
     """set when `stops_at` was reached"""
 
@@ -221,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json(401, {"detail": "who are you?"}, {"WWW-Authenticate": challenge})
         if file.silent:
             file.reached.set()
-            file.gate.wait(60)
+            file.released.wait(60)
         if file.status != 200:
             return self._json(file.status, {"detail": "not now"}, file.headers)
         return self._send_file(file, seen)
@@ -287,7 +287,7 @@ class _Handler(BaseHTTPRequestHandler):
             return True
         if position == file.stops_at:
             file.reached.set()
-            file.gate.wait(60)
+            file.released.wait(60)
             was_cut, file.cut = file.cut, False
             return was_cut
         return False
@@ -296,7 +296,7 @@ class _Handler(BaseHTTPRequestHandler):
         marks = [file.stops_at, file.breaks_at, file.always_breaks_at]
         ahead = [mark for mark in marks if mark is not None and mark > position]
         end = min([position + (1 if file.drips else _BLOCK), stop, *ahead])
-        if file.drips and file.gate.wait(0.02):
+        if file.drips and file.released.wait(0.02):
             raise OSError("stopped by the test")
         self.wfile.write(file.content[position:end])
         self.wfile.flush()
@@ -343,7 +343,7 @@ def running(port: int = 0, certificates: Certificates | None = None) -> Iterator
         yield web
     finally:
         for file in web.files.values():
-            file.gate.set()
+            file.released.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -1,8 +1,7 @@
-"""Handlers of a node that runs models."""
+"""Simulated nodes that run models."""
 
 import asyncio
 
-from nodesmith.contracts.nats.messages import Command
 from nodesmith.contracts.nats.running_models import (
     LogsQuestion,
     LogsReply,
@@ -12,15 +11,15 @@ from nodesmith.contracts.nats.running_models import (
     RunningModel,
     RunningModels,
 )
-from tests.api.node import NodeHandlers
+from tests.fakes.node import SimulatedNode
 
 
-class ModelHandlers(NodeHandlers):
+class NodeWithModels(SimulatedNode):
     """Two replicas of one model and one other; records the requests."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: list[tuple[str, ModelQuestion]] = []
-        self.stopped: list[str] = []
         self.refusal = ""
         self.more = asyncio.Event()
         self.waits = asyncio.Event()
@@ -57,11 +56,8 @@ class ModelHandlers(NodeHandlers):
         await asyncio.wait_for(self.more.wait(), question.wait_s)
         return LogsReply(keys=keys, key="echo#0", lines=["three"], cursor=question.cursor + 6)
 
-    async def stop_backend(self, command: Command) -> None:
-        self.stopped.append(command.backend)
 
-
-class RefusingHandlers(ModelHandlers):
+class RefusingNode(NodeWithModels):
     """Has the model and unloads nothing; fails on the first request."""
 
     def __init__(self, *, says_what_runs: bool = True) -> None:
@@ -73,7 +69,7 @@ class RefusingHandlers(ModelHandlers):
         return await super().running() if self._says_what_runs else RunningModels(error="The disk is gone.")
 
 
-class UnloadingHandlers(ModelHandlers):
+class UnloadingNode(NodeWithModels):
     """Models that were unloaded no longer run."""
 
     async def running(self) -> RunningModels:

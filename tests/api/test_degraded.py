@@ -16,7 +16,7 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 
 from nodesmith.api.app import create_app
-from nodesmith.bus.credentials import new_trust
+from nodesmith.bus.nats_credentials import new_trust
 from nodesmith.domain.operation import State
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.runtime.temporal import TemporalRuns, connect, prepare_namespace
@@ -95,12 +95,12 @@ async def test_write_that_temporal_may_have_carried_out_is_reported_as_unknown(
     api: Api, settings: ControlSettings
 ) -> None:
     async with linked(settings.temporal_address) as (link, runs):
-        gate = OperationLock(api.deps.operations, runs, api.deps.admission.orders)
-        async with served_with(api, gate) as breaking:
+        lock = OperationLock(api.deps.operations, runs, api.deps.admission.orders)
+        async with served_with(api, lock) as degraded:
             node = await api.approved_node()
             link.cut_at = node["id"].encode()
             body = {"kind": "install", "node": node["id"], "backend": "echo"}
-            answer = await asked(breaking, "POST", "/api/v1/operations", json=body)
+            answer = await asked(degraded, "POST", "/api/v1/operations", json=body)
     assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
     assert "not known whether" in answer.json()["detail"]
     assert "Try again" in answer.json()["remedy"]
@@ -239,7 +239,7 @@ async def test_without_postgresql_everything_that_needs_it_is_503(
     assert answer.json()["facts"]["server"] == "postgresql"
 
 
-async def test_without_postgresql_the_process_lives_and_says_so(without_postgresql: Api) -> None:
+async def test_without_postgresql_the_process_runs_and_reports_it(without_postgresql: Api) -> None:
     assert (await asked(without_postgresql, "GET", "/healthz")).status_code == 200
     readiness = await asked(without_postgresql, "GET", "/readyz")
     assert set(readiness.json()["missing"]) == {"postgresql"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nodesmith.bus.connection import Bus, node_bus
-from nodesmith.bus.credentials import server_config
+from nodesmith.bus.nats_credentials import server_config
 from nodesmith.contracts.nats import subjects
 from nodesmith.domain.node import NatsCredential
 from nodesmith.runtime.settings import ControlSettings

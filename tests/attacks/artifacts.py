@@ -82,7 +82,7 @@ async def oversized_token(system: System) -> str:
         answer = await system.fleet.install("agent-2", uri=image.reference, name="oversized")
         refused = expect_status(answer, 400, 403, 409, 502, 503)
         if not any(seen.path == "/token" for seen in registry.seen):
-            raise AttackSucceeded(f"the attack was played wrongly: nobody asked for a token ({refused})")
+            raise AttackSucceeded(f"the attack was carried out wrongly: no token was requested ({refused})")
         return refused
 
 

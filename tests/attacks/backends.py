@@ -97,7 +97,7 @@ async def scratch_too_deep(system: System) -> str:
     ended = await system.fleet.ended(await system.fleet.accepted("agent-1", backend="deep", start=True))
     scratch = system.folder / "agents" / "agent-1" / "scratch" / "deep"
     if ended["state"] != "succeeded" or not any(scratch.glob("*/d/d/d")):
-        raise AttackSucceeded(f"the attack was played wrongly: {ended['state']}: {ended['message']}")
+        raise AttackSucceeded(f"the attack was carried out wrongly: {ended['state']}: {ended['message']}")
     removed = await system.fleet.ended(await system.fleet.accepted("agent-1", kind="remove", backend="deep"))
     pid = system.machine.pids()["agent-1"]
     system.fleet.kill("agent-1")

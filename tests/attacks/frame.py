@@ -103,7 +103,7 @@ async def judge(attack: Attack, system: System) -> Verdict:
     except AttackSucceeded as error:
         return Verdict(attack, is_refused=False, by=str(error))
     except Exception as error:  # noqa: BLE001 - an attack that breaks proves nothing
-        return Verdict(attack, is_refused=False, by=f"the attack could not be played: {error!r}")
+        return Verdict(attack, is_refused=False, by=f"the attack could not be carried out: {error!r}")
 
 
 def expect_status(answer: httpx2.Response, *refusals: int) -> str:

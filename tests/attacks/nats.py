@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from nats.aio.msg import Msg
 
 from nodesmith.bus.connection import Bus, connect_control, node_bus
-from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.bus.nats_credentials import CredentialIssuer
 from nodesmith.bus.reports import NodeReports
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.messages import Command, Outcome, Result

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx2
 from nats.aio.msg import Msg
 
-from nodesmith.agent.link.trust import PinFile, PinnedTrust
+from nodesmith.agent.link.pinned_trust import PinFile, PinnedTrust
 from nodesmith.bus.connection import connect_control
-from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.bus.nats_credentials import CredentialIssuer
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.messages import Command
 from nodesmith.contracts.nats.orders import SignedCommand, TrustChain

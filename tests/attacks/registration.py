@@ -28,7 +28,7 @@ async def token_fills_the_registry(system: System) -> str:
             if answer.status_code == 429:
                 return f"{expect_status(answer, 429)} after {number} nodes"
             if not answer.is_success:
-                raise AttackSucceeded(f"the attack was played wrongly: HTTP {answer.status_code} {answer.text[:200]}")
+                raise AttackSucceeded(f"the attack was wrong: HTTP {answer.status_code} {answer.text[:200]}")
     raise AttackSucceeded(f"{TRIES} nodes were registered")
 
 

@@ -49,7 +49,7 @@ async def viewer_reads_a_presigned_address(system: System) -> str:
     body = {"uri": "https://files.invalid/x.tar.gz?signature=hush", "sha256": "0" * 64, "name": "presigned"}
     op_id = await system.fleet.accepted("agent-2", **body)
     if "signature=hush" not in (await system.fleet.http.get("/api/v1/audit")).text:
-        raise AttackSucceeded("the attack was played wrongly: an admin does not see the query either")
+        raise AttackSucceeded("the attack was carried out wrongly: an admin does not see the query either")
     async with system.client(await system.token("viewer")) as http:
         trail = (await http.get("/api/v1/audit")).text
     if "signature=hush" in trail or "files.invalid/x.tar.gz" not in trail:

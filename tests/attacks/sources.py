@@ -88,7 +88,7 @@ async def quadratic_layers(system: System) -> str:
             )
             taken.append(time.monotonic() - began)
             if ended["state"] != "succeeded":
-                raise AttackSucceeded(f"the attack was played wrongly: {ended['state']}: {ended['message']}")
+                raise AttackSucceeded(f"the attack was carried out wrongly: {ended['state']}: {ended['message']}")
     if taken[1] > 3 * taken[0] + 2:
         raise AttackSucceeded(f"files over links took {taken[1]:.1f} s, files over files {taken[0]:.1f} s")
     return f"linear: {taken[1]:.1f} s, {taken[0]:.1f} s without links"

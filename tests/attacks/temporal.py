@@ -43,7 +43,7 @@ async def _start_everywhere(system: System, headers: dict[str, str]) -> str:
             [await _answer(page, f"http://{each}{_start(forged)}", headers) for each in _listening(system)]
         )
     if not any(answer.startswith("HTTP") for answer in answers):
-        raise AttackSucceeded(f"the attack was played wrongly, no port speaks HTTP: {dict(answers)}")
+        raise AttackSucceeded(f"the attack was carried out wrongly, no port speaks HTTP: {dict(answers)}")
     return ", ".join(f"{number} x {answer}" for answer, number in answers.most_common())
 
 

@@ -25,7 +25,7 @@ async def never(_message: Msg) -> None:
     pass
 
 
-async def test_nobody_listens_is_told_at_once(control, node_id):
+async def test_request_without_a_subscriber_fails_at_once(control, node_id):
     with pytest.raises(NodeAway):
         await asyncio.wait_for(control.request(subjects.install(node_id), b"{}", within=60), 10)
 
@@ -47,7 +47,7 @@ async def test_a_subscription_is_in_force_when_subscribe_returns(control, start_
         assert (await control.request(subject, b"x", within=10)).data == b"x"
 
 
-async def test_without_a_server_a_question_is_nobodys_fault_but_the_links(private_nats: NatsFactory):
+async def test_request_without_a_server_fails_as_link_down(private_nats: NatsFactory):
     server = await private_nats()
     await server.kill()
     bus = await connect_control(server.url, server.issuer, keys=server.issuer, name="test", connect_within=0.1)

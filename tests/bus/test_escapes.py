@@ -1,4 +1,4 @@
-"""Four ways in which the credential of one node once reached another node; the NATS server refuses each of them."""
+"""Four methods by which the credential of one node once reached another node; the NATS server refuses each of them."""
 
 import asyncio
 

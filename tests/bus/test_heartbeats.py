@@ -7,7 +7,7 @@ import structlog.testing
 
 from nodesmith.bus.connection import Bus
 from nodesmith.bus.heartbeats import HeartbeatSink, send_heartbeats
-from nodesmith.bus.signing import Signed
+from nodesmith.bus.signed_messages import Signed
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.presence import Heartbeat
 from tests.bus.conftest import StartNode

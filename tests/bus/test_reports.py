@@ -8,7 +8,7 @@ import structlog.testing
 
 from nodesmith.bus.connection import connect_control
 from nodesmith.bus.reports import NodeReports, ReportHub
-from nodesmith.bus.signing import Signed
+from nodesmith.bus.signed_messages import Signed
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.messages import Outcome, Progress, Result
 from tests.bus.conftest import StartNode

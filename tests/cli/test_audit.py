@@ -12,7 +12,7 @@ from nodesmith.cli.commands.audit import change
 from nodesmith.cli.main import make_app
 from nodesmith.contracts.http.access import AuditEntry
 from tests.client.shapes import AT, page
-from tests.scripted_api import as_json, scripted_api
+from tests.fakes.scripted_api import as_json, scripted_api
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.main import make_app
 from tests.client.shapes import page
-from tests.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.fakes.scripted_api import ScriptedApi, as_json, scripted_api
 
 BACKENDS = "/api/v1/backends"
 ECHO = {"id": "builtin@echo", "name": "echo", "version": "2", "uri": "file:///echo", "gallery": "builtin", "size": 2000}

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from nodesmith.cli.main import make_app
 from tests.client.shapes import ACCEPTED as STARTED
 from tests.client.shapes import AT, batch, page
-from tests.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.fakes.scripted_api import ScriptedApi, as_json, scripted_api
 
 OPERATIONS = "/api/v1/operations"
 ACCEPTED = {

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.main import make_app
-from nodesmith.gallery.keys import read_key
+from nodesmith.gallery.artifact_keys import read_key
 from nodesmith.gallery.minisign import read_signatures
 from nodesmith.gallery.signed_index import check_root
 

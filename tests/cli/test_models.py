@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from nodesmith.cli.main import make_app
 from nodesmith.client import Refused
 from tests.client.shapes import node, page
-from tests.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.fakes.scripted_api import ScriptedApi, as_json, scripted_api
 
 NODE = "/api/v1/nodes/a%2Fb"
 LOGS = f"{NODE}/backends/echo%230/logs"

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from nodesmith.cli.main import make_app
 from tests.client.shapes import AT, node, page
-from tests.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.fakes.scripted_api import ScriptedApi, as_json, scripted_api
 
 NODES = "/api/v1/nodes"
 ECHO = {"name": "echo", "version": "2", "previous_version": "1", "digest": "sha256:ab"}

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nodesmith.cli.main import make_app
-from tests.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.fakes.scripted_api import ScriptedApi, as_json, scripted_api
 
 LINK = {"url": "https://nodes.example/sign-in/code", "expires_at": "2026-11-18T05:00:00Z"}
 

@@ -13,7 +13,7 @@ from nodesmith.cli.errors import CommandFailed
 from nodesmith.cli.main import main
 from nodesmith.cli.output.render import Column, SafeConsole, facts, show, table
 from nodesmith.cli.output.terminal import safe
-from tests.scripted_api import ScriptedApi, as_json, scripted_api
+from tests.fakes.scripted_api import ScriptedApi, as_json, scripted_api
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2Jx\x9b31m\u202eevil\u2066\r\x00\x7f"
 OBEYED = set("\x1b\x07\x9b\u202e\u2066\r\x00\x7f")

@@ -19,7 +19,7 @@ from nodesmith.client import Client, LinkLost
 from nodesmith.contracts.http.operations import OperationDetail, ProgressTick
 from nodesmith.domain.operation import Phase
 from tests.client.shapes import AT, operation, tick
-from tests.scripted_api import ScriptedApi, as_events, as_json, scripted_api
+from tests.fakes.scripted_api import ScriptedApi, as_events, as_json, scripted_api
 
 OPERATION = "/api/v1/operations/op"
 EVENTS = "/api/v1/events"

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.client.driver import Driver, open_driver
-from tests.scripted_api import ScriptedApi, scripted_api
+from tests.fakes.scripted_api import ScriptedApi, scripted_api
 
 
 @pytest.fixture

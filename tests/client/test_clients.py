@@ -10,7 +10,7 @@ from nodesmith.contracts.http.operations import OperationDetail, ProgressView
 from nodesmith.domain.operation import Reason, State
 from tests.client.driver import Driver, open_driver
 from tests.client.shapes import AT, AWAY, KEEP_ALIVE, PROBLEM, THROTTLED, operation, state_event, tick
-from tests.scripted_api import ScriptedApi, as_events, as_json, broken
+from tests.fakes.scripted_api import ScriptedApi, as_events, as_json, broken
 
 OPERATION = "/api/v1/operations/op"
 EVENTS = "/api/v1/events"

@@ -10,7 +10,7 @@ from nodesmith.contracts.http.batches import BatchDetail
 from nodesmith.contracts.http.models import LogsPage
 from tests.client.driver import Driver
 from tests.client.shapes import AWAY, PROBLEM, THROTTLED, batch
-from tests.scripted_api import ScriptedApi, as_json, broken
+from tests.fakes.scripted_api import ScriptedApi, as_json, broken
 
 BATCH = "/api/v1/batches/b"
 LOGS = "/api/v1/nodes/a%2Fb/backends/echo%230/logs"

@@ -14,7 +14,7 @@ from nodesmith.domain.errors import NodesmithError
 from nodesmith.domain.kinds import Kind
 from tests.client.driver import Driver, open_driver
 from tests.client.shapes import ACCEPTED, AWAY, PROBLEM, THROTTLED, node, page
-from tests.scripted_api import ScriptedApi, as_json, broken
+from tests.fakes.scripted_api import ScriptedApi, as_json, broken
 
 NODES = "/api/v1/nodes"
 OPERATIONS = "/api/v1/operations"

@@ -1,8 +1,10 @@
 """Every default of a batch is pinned."""
 
+from nodesmith.contracts.http.batches import BatchRequest, BatchRetry
 from nodesmith.contracts.nats.messages import UpgradePolicy
-from nodesmith.contracts.temporal.batches import BatchInput, BatchRequest, BatchRetry, RetrySelect
+from nodesmith.contracts.temporal.batches import BatchInput
 from nodesmith.contracts.temporal.operations import Intent, Limits, Policy
+from nodesmith.domain.batch import RetrySelect
 from nodesmith.domain.kinds import Kind
 
 
@@ -56,5 +58,5 @@ def test_defaults_of_a_batch_run() -> None:
     assert Intent(backend="", family="").force is False
 
 
-def test_a_retry_of_a_batch_is_of_the_failed_unless_somebody_says_otherwise() -> None:
+def test_a_retry_of_a_batch_takes_the_failed_members_by_default() -> None:
     assert dict(BatchRetry()) == {"reason": "", "select": RetrySelect.FAILED}

@@ -1,7 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from nodesmith.contracts.http.nodes import NodeView, RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
+from nodesmith.contracts.http.nodes import NodeView
 from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.domain.node import NodeStatus, Protocol
 

@@ -63,7 +63,7 @@ def test_a_family_of_180_characters_is_kept_whole() -> None:
     assert family_of("x" * LONGEST_FAMILY) == "x" * 180
 
 
-def test_a_longer_family_is_cut_and_told_apart_by_its_digest() -> None:
+def test_a_longer_family_is_cut_and_distinguished_by_its_digest() -> None:
     one, other = family_of("x" * 181), family_of("x" * 180 + "y")
     assert one[:141] == other[:141] == "x" * 140 + "~"
     assert len(one) == len(other) == 157

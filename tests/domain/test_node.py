@@ -43,7 +43,7 @@ def test_an_admins_drain_outranks_what_the_node_does(fact: str) -> None:
     assert status(replace(ALIVE, drained_at=LONG_AGO, **{fact: NOW})) is NodeStatus.DRAINING
 
 
-def test_a_node_that_left_stays_away_though_it_was_just_heard() -> None:
+def test_a_node_that_left_is_offline_despite_a_recent_heartbeat() -> None:
     assert status(replace(ALIVE, last_heartbeat=NOW, left_at=NOW - timedelta(seconds=1))) is NodeStatus.OFFLINE
 
 

@@ -54,7 +54,7 @@ def test_a_cancelling_operation_is_never_sent_to_the_node_again(event: Event) ->
         advance(State.CANCELLING, event)
 
 
-def test_a_queued_operation_cannot_be_lost_from_sight_before_it_was_sent() -> None:
+def test_a_queued_operation_cannot_become_still_installing_before_it_was_sent() -> None:
     with pytest.raises(IllegalTransition):
         advance(State.QUEUED, Event.LOSE_SIGHT)
 

@@ -74,8 +74,8 @@ async def test_hold_stops_dispatch_until_it_is_released(fleet: Fleet) -> None:
     [
         ({"backend": "echo"}, "exactly one of nodes, selector and everywhere"),
         ({"backend": "echo", "nodes": ["nobody"]}, "nobody"),
-        ({"backend": "echo", "selector": "shelf=none"}, "matches no node"),
-        ({"backend": "echo", "selector": "shelf~~none"}, "selector"),
+        ({"backend": "echo", "selector": "rack=none"}, "matches no node"),
+        ({"backend": "echo", "selector": "rack~~none"}, "selector"),
         ({"backend": "nope", "everywhere": True}, "nope"),
         ({"kind": "upgrade", "backend": "echo", "version": "99", "everywhere": True}, "99"),
         ({"backend": "echo", "everywhere": True, "max_parallel": -1}, "max_parallel"),

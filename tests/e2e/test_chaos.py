@@ -27,7 +27,7 @@ from tests.stack.commands import NODESMITH, Machine
 pytestmark = [pytest.mark.private_stack, pytest.mark.long, pytest.mark.timeout(600)]
 
 NODES = [f"sim-{number}" for number in range(1, 13)]
-IN_MEMORY = {"uri": "https://example.invalid/played.tar.gz", "sha256": "0" * 64}
+IN_MEMORY = {"uri": "https://example.invalid/simulated.tar.gz", "sha256": "0" * 64}
 """simulated nodes fetch nothing"""
 TRIES = 2
 

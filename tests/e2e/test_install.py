@@ -72,7 +72,7 @@ async def test_a_cancel_stops_the_node_and_the_byte_counter(fleet: Fleet, source
     source.bytes_per_second = 1 * MB
     op_id = await fleet.accepted("agent-2", **body)
     await fleet.in_state(op_id, State.RUNNING)
-    answer = await fleet.cancel(op_id, reason="wrong shelf")
+    answer = await fleet.cancel(op_id, reason="wrong node")
     assert (answer.status_code, answer.json()["op_id"]) == (202, op_id)
     operation = await fleet.ended(op_id)
     assert operation["state"] == State.CANCELLED

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from nodesmith.domain.artifact import Artifact
-from nodesmith.gallery.archive import pack
+from nodesmith.gallery.archive_packing import pack
 from nodesmith.gallery.builtin import BuiltinGallery
 
 ALL = ["1", "2", "3-broken"]
@@ -47,9 +47,9 @@ def test_digest_and_size_are_those_of_the_file_that_is_served(tmp_path: Path, ve
 
 
 def test_every_replica_packs_the_same_bytes(tmp_path: Path) -> None:
-    one, other = (BuiltinGallery(tmp_path / name).catalogue().entries() for name in ("one", "other"))
+    one, other = (BuiltinGallery(tmp_path / name).catalogue().listed() for name in ("one", "other"))
     assert one == other
-    assert len({entry.sha256 for entry in one}) == len(ALL)
+    assert len({entry.artifact.sha256 for entry in one}) == len(ALL)
 
 
 def test_the_digest_depends_on_names_and_content_alone(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_an_entry_without_a_version_resolves(catalogue: Catalogue) -> None:
 
 
 def test_entries_are_listed_by_name_and_newest_first(catalogue: Catalogue) -> None:
-    assert [(entry.name, entry.version) for entry in catalogue.entries()] == [
+    assert [(entry.artifact.name, entry.artifact.version) for entry in catalogue.listed()] == [
         ("Llama/Cpp", "2"),
         ("Llama/Cpp", "1.10"),
         ("Llama/Cpp", "1.10-rc1"),

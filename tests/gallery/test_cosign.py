@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from nodesmith.gallery.artifact_keys import BadKey, PublicKey, read_key
 from nodesmith.gallery.cosign import bundle_signers, simple_signers
-from nodesmith.gallery.keys import BadKey, PublicKey, read_key
 
 VECTORS = Path(__file__).parent / "vectors"
 DIGEST = hashlib.sha256((VECTORS / "artifact.bin").read_bytes()).hexdigest()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nodesmith.contracts.http.galleries import FreshIndex, GalleryCopy, GalleryRequest
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
+from nodesmith.domain.gallery import FreshIndex, GalleryCopy, GallerySettings
 from nodesmith.gallery import index_reader
 from nodesmith.gallery.addresses import SourceFailed, address, complaint
 from nodesmith.gallery.index_reader import COOLDOWN_S, IndexReader
@@ -31,14 +31,14 @@ class ReaderHarness:
         return self.access
 
     async def read(
-        self, gallery: GalleryRequest, copy: GalleryCopy | None = None, *, patient: bool = True, within: float = 20.0
+        self, gallery: GallerySettings, copy: GalleryCopy | None = None, *, patient: bool = True, within: float = 20.0
     ) -> FreshIndex:
         fetcher = IndexReader(self.access_to, LOCAL, timeout=within, now=lambda: self.now)
         return await fetcher.read(gallery, copy, patient=patient)
 
-    def gallery(self, *paths: str) -> GalleryRequest:
+    def gallery(self, *paths: str) -> GallerySettings:
         first, *mirrors = (f"{self.site.url}{path}" for path in paths)
-        return GalleryRequest(name="main", url=first, mirrors=mirrors)
+        return GallerySettings(name="main", url=first, mirrors=mirrors)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def harness(site: Site) -> ReaderHarness:
     return ReaderHarness(site)
 
 
-def copied(request: GalleryRequest, fresh: FreshIndex) -> GalleryCopy:
+def copied(request: GallerySettings, fresh: FreshIndex) -> GalleryCopy:
     return GalleryCopy(request, fresh.content or "", fresh.source, fresh.etag, fresh.cooling)
 
 
@@ -144,11 +144,11 @@ async def test_a_file_is_a_gallery_too(tmp_path: Path, harness: ReaderHarness) -
     (tmp_path / "my index.yaml").write_bytes(
         b"\xef\xbb\xbf- {name: mine, uri: mine.tar.gz, sha256: " + b"a" * 64 + b"}"
     )
-    gallery = GalleryRequest(name="main", url=(tmp_path / "my index.yaml").as_uri())
+    gallery = GallerySettings(name="main", url=(tmp_path / "my index.yaml").as_uri())
     fresh = await harness.read(gallery, None)
     assert (fresh.content or "").startswith("- {name: mine")
     with pytest.raises(SourceFailed, match="No such file"):
-        await harness.read(GalleryRequest(name="main", url="file:///nowhere/index.yaml"), None)
+        await harness.read(GallerySettings(name="main", url="file:///nowhere/index.yaml"), None)
 
 
 def test_addresses_are_resolved_or_refused() -> None:
@@ -164,7 +164,7 @@ async def test_pipe_is_refused_as_a_gallery(tmp_path: Path, harness: ReaderHarne
     """Nobody writes to it: opened as a file, it would hold a thread of the API without end."""
     os.mkfifo(tmp_path / "index.yaml")
     with pytest.raises(SourceFailed, match="not a regular file"):
-        await harness.read(GalleryRequest(name="main", url=(tmp_path / "index.yaml").as_uri()), None)
+        await harness.read(GallerySettings(name="main", url=(tmp_path / "index.yaml").as_uri()), None)
 
 
 async def test_a_ref_leads_to_the_file_beside_it(harness: ReaderHarness, site: Site) -> None:
@@ -195,5 +195,5 @@ async def test_a_ref_that_leads_elsewhere_is_not_followed(harness: ReaderHarness
 async def test_a_ref_on_the_disk_is_followed_too(tmp_path: Path, harness: ReaderHarness) -> None:
     (tmp_path / "index.ref").write_text("real.yaml")
     (tmp_path / "real.yaml").write_bytes(INDEX)
-    gallery = GalleryRequest(name="main", url=(tmp_path / "index.ref").as_uri())
+    gallery = GallerySettings(name="main", url=(tmp_path / "index.ref").as_uri())
     assert (await harness.read(gallery)).content == INDEX.decode()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nodesmith.domain.trust import GalleryPolicy, GalleryTrust
+from nodesmith.domain.gallery_trust import GalleryPolicy, GalleryTrust
 from nodesmith.gallery import yaml_documents
 from nodesmith.gallery.entries import Index
 from nodesmith.gallery.index import read_index

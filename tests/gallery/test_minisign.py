@@ -9,8 +9,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from nodesmith.gallery.artifact_keys import BadKey, PublicKey, read_key
 from nodesmith.gallery.cosign import encoded_for_signing, simple_signers
-from nodesmith.gallery.keys import BadKey, PublicKey, read_key
 from nodesmith.gallery.minisign import BadSignature, SecretKey, Signature, read_secret, read_signatures
 
 VECTORS = Path(__file__).parent / "vectors"

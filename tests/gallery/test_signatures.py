@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.domain.errors import RegistryDown
 from nodesmith.gallery.cosign import SIGNATURE
 from nodesmith.gallery.minisign import SecretKey

@@ -4,20 +4,21 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from nodesmith.contracts.http.galleries import FreshIndex, GalleryCopy, GalleryRequest
-from nodesmith.contracts.http.sources import SourceAccess
-from nodesmith.domain.trust import GalleryPolicy
+from nodesmith.contracts.agent_api import SourceAccess
+from nodesmith.domain.gallery import FreshIndex, GalleryCopy, GallerySettings
+from nodesmith.domain.gallery_trust import GalleryPolicy
 from nodesmith.gallery import index_reader
 from nodesmith.gallery.addresses import SourceFailed
 from nodesmith.gallery.index_reader import IndexReader
+from nodesmith.gallery.index_signing import CannotSign, Publisher
 from nodesmith.gallery.minisign import SecretKey
 from nodesmith.gallery.signed_index import IndexRefused, check_root
-from nodesmith.gallery.signing import CannotSign, Publisher
 from tests.gallery.site import Page, Site, serving
 from tests.sources import LOCAL
 
@@ -57,8 +58,8 @@ class Gallery:
         """As an attacker who records what was published."""
         shutil.copytree(self.index.parent, to)
 
-    def request(self) -> GalleryRequest:
-        return GalleryRequest(
+    def request(self) -> GallerySettings:
+        return GallerySettings(
             name="main", url=self.url, policy=GalleryPolicy.SIGNED, root=self.root, keys=[], threshold=1
         )
 
@@ -215,7 +216,7 @@ async def test_mirror_with_a_false_index_is_skipped(gallery: Gallery, tmp_path: 
     (tmp_path / "lying" / "index.yaml").write_text(entry("evil"))
     honest = gallery.url
     gallery.url = (tmp_path / "lying" / "index.yaml").as_uri()
-    request = gallery.request().model_copy(update={"mirrors": [honest]})
+    request = replace(gallery.request(), mirrors=[honest])
     fresh = await IndexReader(no_access, LOCAL).read(request, None, patient=False)
     assert (fresh.source, fresh.content) == (honest, entry("first"))
 

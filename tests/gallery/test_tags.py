@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.gallery.tags import RegistryTags
 from tests.agent.registry import publish
 from tests.agent.web import Web, running

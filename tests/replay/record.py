@@ -1,4 +1,4 @@
-"""Play every scenario on a Temporal server of its own and write its history: `make histories`."""
+"""Run every scenario on a Temporal server of its own and write its history: `make histories`."""
 
 import asyncio
 import json
@@ -17,6 +17,10 @@ from nodesmith.domain.identity import new_op_id
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.runtime.temporal import connect
 from tests import servers
+from tests.fakes.batch_activities import Fleet
+from tests.fakes.batch_activities import start as start_batch
+from tests.fakes.batch_activities import worker_of as batch_worker_of
+from tests.fakes.operation_activities import Station, deaf_run, start, worker_of
 from tests.replay.scenarios import (
     AT_ONCE,
     BATCH_SCENARIOS,
@@ -25,49 +29,45 @@ from tests.replay.scenarios import (
     LONG_LIVES,
     MEMBERS,
     SCENARIOS,
-    BatchPlay,
-    Play,
+    BatchScenario,
+    Scenario,
     batch_went_on_in_a_later_run,
 )
-from tests.workflows.simulated_fleet import Fleet
-from tests.workflows.simulated_fleet import start as start_batch
-from tests.workflows.simulated_fleet import worker_of as batch_worker_of
-from tests.workflows.station import Station, deaf_run, start, worker_of
 
 HISTORIES = Path(__file__).parent / "histories"
 
 
-async def record(client: Client, play: Play, policy: Policy) -> str:
-    """The whole history of one played scenario, as JSON."""
+async def record(client: Client, scenario: Scenario, policy: Policy) -> str:
+    """The whole history of one scenario, as JSON."""
     station, queue = Station(), f"record-{uuid.uuid4()}"
-    if play in AT_ONCE:
-        station.answer_dispatch(AT_ONCE[play])
-    batch_id = new_op_id() if play in MEMBERS else None
+    if scenario in AT_ONCE:
+        station.answer_dispatch(AT_ONCE[scenario])
+    batch_id = new_op_id() if scenario in MEMBERS else None
     if batch_id:
         await deaf_run(client, batch_workflow_id(batch_id))
     operation = await start(client, station, queue, policy, batch_id=batch_id)
-    if play in BEFORE_ANY_WORKER:
-        await play(operation)
+    if scenario in BEFORE_ANY_WORKER:
+        await scenario(operation)
     async with worker_of(client, station, queue):
-        if play not in BEFORE_ANY_WORKER:
-            await play(operation)
+        if scenario not in BEFORE_ANY_WORKER:
+            await scenario(operation)
         with suppress(WorkflowFailureError):  # red is the right end of some scenarios
             await operation.result()
     return await written(operation.handle)
 
 
-async def record_batch(client: Client, play: BatchPlay, changes: dict[str, int]) -> str:
-    """The history of the first run, or of the last where the play is about that."""
+async def record_batch(client: Client, scenario: BatchScenario, changes: dict[str, int]) -> str:
+    """The history of the first run, or of the last where the scenario is about that."""
     fleet = Fleet()
     fleet.absent_run = f"absent-{uuid.uuid4()}"
     await deaf_run(client, fleet.absent_run)
     async with batch_worker_of(client, fleet) as queue:
         handle = await start_batch(client, queue, 3, **changes)
         first = (await handle.describe()).run_id
-        await play(fleet, handle)
+        await scenario(fleet, handle)
         with suppress(WorkflowFailureError):
             await handle.result()
-    run_id = None if play is batch_went_on_in_a_later_run else first
+    run_id = None if scenario is batch_went_on_in_a_later_run else first
     return await written(client.get_workflow_handle(handle.id, run_id=run_id))
 
 
@@ -101,14 +101,14 @@ async def main() -> None:
                 await record_missing_batches(client, batches)
 
 
-async def record_missing(client: Client, plays: Collection[Play]) -> None:
-    for play, policy in SCENARIOS.items():
-        path = HISTORIES / f"{play.__name__}.json"
-        if play in plays and not path.exists():
-            path.write_text(await record(client, play, policy))
+async def record_missing(client: Client, plays: Collection[Scenario]) -> None:
+    for scenario, policy in SCENARIOS.items():
+        path = HISTORIES / f"{scenario.__name__}.json"
+        if scenario in plays and not path.exists():
+            path.write_text(await record(client, scenario, policy))
 
 
-async def record_missing_batches(client: Client, plays: Collection[BatchPlay]) -> None:
+async def record_missing_batches(client: Client, plays: Collection[BatchScenario]) -> None:
     for batch_play, changes in BATCH_SCENARIOS.items():
         path = HISTORIES / f"{batch_play.__name__}.json"
         if batch_play in plays and not path.exists():

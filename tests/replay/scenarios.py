@@ -1,4 +1,4 @@
-"""The paths whose histories are committed: each is played once, recorded, and replayed for ever."""
+"""The paths whose histories are committed: each was recorded once and is replayed in every test run."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -30,10 +30,10 @@ from nodesmith.contracts.temporal.operations import (
     SlotGranted,
 )
 from nodesmith.domain.operation import Reason, State
-from tests.workflows.simulated_fleet import Fleet, Handle
-from tests.workflows.station import QUICK, Operation
+from tests.fakes.batch_activities import Fleet, Handle
+from tests.fakes.operation_activities import QUICK, Operation
 
-Play = Callable[[Operation], Awaitable[None]]
+Scenario = Callable[[Operation], Awaitable[None]]
 
 
 async def over_at_once(_: Operation) -> None:
@@ -210,7 +210,7 @@ async def waited_for_its_turn(operation: Operation) -> None:
     operation.station.send_result(operation.succeeded())
 
 
-SCENARIOS: dict[Play, Policy] = {
+SCENARIOS: dict[Scenario, Policy] = {
     held_and_released: QUICK,
     waited_for_nats: QUICK,
     waited_for_its_turn: QUICK,
@@ -244,7 +244,7 @@ SCENARIOS: dict[Play, Policy] = {
 }
 
 
-AT_ONCE: dict[Play, DispatchResult] = {
+AT_ONCE: dict[Scenario, DispatchResult] = {
     over_at_once: Ended(outcome=Outcome(op_id="op", result=Result.SUCCEEDED, changed=True)),
     begun_at_once: Accepted(),
     expired: NodeUnreachable(),
@@ -266,7 +266,7 @@ BEFORE_ANY_WORKER = frozenset({cancelled_before_anybody_asked})
 LONG_LIVES = frozenset({continued_as_new})
 """recorded on a server that suggests to continue as new early: the history is of the first run"""
 
-BatchPlay = Callable[[Fleet, Handle], Awaitable[None]]
+BatchScenario = Callable[[Fleet, Handle], Awaitable[None]]
 
 
 async def batch_completed(fleet: Fleet, _: Handle) -> None:
@@ -332,7 +332,7 @@ async def batch_went_on_in_a_later_run(fleet: Fleet, handle: Handle) -> None:
     await batch_completed(fleet, handle)
 
 
-BATCH_SCENARIOS: dict[BatchPlay, dict[str, int]] = {
+BATCH_SCENARIOS: dict[BatchScenario, dict[str, int]] = {
     batch_completed: {"max_parallel": 1},
     batch_stopped: {"max_parallel": 1, "max_failures": 1},
     batch_paused_and_resumed: {"max_parallel": 1},
@@ -344,4 +344,4 @@ BATCH_SCENARIOS: dict[BatchPlay, dict[str, int]] = {
     batch_went_on_in_a_later_run: {"max_parallel": 1},
 }
 LONG_BATCHES = frozenset({batch_continued_as_new, batch_went_on_in_a_later_run})
-"""recorded on a server that suggests to continue as new early: of the first run, unless the play says otherwise"""
+"""recorded on a server that suggests to continue as new early: of the first run, unless the scenario says otherwise"""

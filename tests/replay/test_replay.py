@@ -22,8 +22,8 @@ def history(path: Path) -> WorkflowHistory:
 
 
 def test_every_path_has_a_committed_history() -> None:
-    played = {play.__name__ for play in (*SCENARIOS, *BATCH_SCENARIOS)}
-    assert played == {path.stem for path in HISTORIES}
+    recorded = {each.__name__ for each in (*SCENARIOS, *BATCH_SCENARIOS)}
+    assert recorded == {path.stem for path in HISTORIES}
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)

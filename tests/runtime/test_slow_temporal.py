@@ -51,7 +51,7 @@ def an_operation() -> OperationInput:
     request = OperationRequest(
         op_id=new_op_id(),
         node_id=f"node-{uuid.uuid4()}",
-        node_name="shelf-7",
+        node_name="node-7",
         wanted=Intent(backend="echo", family="echo", version="2", uri="/artifacts/echo-2.tar.gz"),
         requested_by="ada",
         created_at=datetime.now(UTC),

@@ -8,10 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from temporalio.client import Client
 
-from nodesmith.bus.credentials import CredentialIssuer, new_trust
+from nodesmith.bus.nats_credentials import CredentialIssuer, new_trust
 from nodesmith.bus.nkeys import KeyPair, Role
-from nodesmith.contracts.http.nodes import RegisterRequest
-from nodesmith.contracts.http.sources import SourceAccess
+from nodesmith.contracts.agent_api import RegisterRequest, SourceAccess
 from nodesmith.contracts.temporal.operations import Policy
 from nodesmith.domain.artifact import Artifact
 from nodesmith.domain.node import Node, Protocol
@@ -42,9 +41,9 @@ from nodesmith.store.operations.idempotency import IdempotencyKeys
 from nodesmith.store.operations.operations import OperationTable
 from nodesmith.store.operations.orders import OrderTable
 from tests.databases import migrated_template, opened
+from tests.fakes.node_link import SimulatedPresence, SimulatedRevocation
 from tests.orders import shared_keyring
 from tests.servers import PostgresForTests
-from tests.services.links import SimulatedPresence, SimulatedRevocation
 from tests.sources import LOCAL
 
 URIS = UriRules(frozenset({"file", "https", "oci"}), sources=LOCAL)

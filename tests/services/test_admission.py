@@ -5,13 +5,11 @@ import socket
 import uuid
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from temporalio.client import Client
 
-from nodesmith.contracts.http.nodes import DrainPolicy
-from nodesmith.contracts.http.operation_groups import OperationFilter
-from nodesmith.contracts.http.operations import InstallRequest, OperationScope
 from nodesmith.contracts.nats.messages import Installed, Outcome, Result
 from nodesmith.contracts.temporal.dispatch import Ended, NodeUnreachable
 from nodesmith.contracts.temporal.operations import OperationInput, Policy, Projection, operation_workflow_id
@@ -30,7 +28,9 @@ from nodesmith.domain.errors import (
     UnknownNode,
 )
 from nodesmith.domain.kinds import Kind
+from nodesmith.domain.node import DrainPolicy
 from nodesmith.domain.operation import ENDED, Reason, State
+from nodesmith.domain.operation_filter import OperationFilter, OperationScope
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index
 from nodesmith.runtime.settings import ControlSettings
@@ -39,15 +39,16 @@ from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.operations.admission import Admission
 from nodesmith.services.operations.intents import UriRules
 from nodesmith.services.operations.operation_lock import OperationLock
+from nodesmith.services.requested_work import RequestedBackend
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
 from nodesmith.store.operations.operations import OperationTable
 from tests.deadlines import HANGS_S
+from tests.fakes.operation_activities import Station, worker_of
 from tests.services.conftest import Join, now
 from tests.store.transitions import a_request, transition
-from tests.workflows.station import Station, worker_of
 
-ECHO = InstallRequest(backend="echo")
+ECHO = RequestedBackend(backend="echo")
 CPU_ECHO = f"- {{name: cpu-echo, version: '1', uri: 'https://host/echo.tar.gz', sha256: {'c' * 64}}}\n"
 
 
@@ -68,15 +69,15 @@ async def test_the_same_request_joins_what_runs(admission: Admission, join: Join
     """S14, H31: a duplicate request joins the same operation."""
     node = await join()
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
-    second = await admission.ask(Kind.INSTALL, node.name, InstallRequest(backend="builtin@Echo"), actor="bob")
+    second = await admission.ask(Kind.INSTALL, node.name, RequestedBackend(backend="builtin@Echo"), actor="bob")
     assert (second.op_id, first.joined, second.joined) == (first.op_id, False, True)
 
 
 async def test_joining_request_learns_which_limits_are_not_applied(admission: Admission, join: Join) -> None:
     """The running operation keeps its limits; equal limits are not mentioned."""
     node = await join()
-    first = ECHO.model_copy(update={"deadline_s": 60.0, "max_attempts": 3})
-    other = ECHO.model_copy(update={"deadline_s": 90.0, "max_attempts": 3, "wait_for_node_s": 5.0})
+    first = replace(ECHO, deadline_s=60.0, max_attempts=3)
+    other = replace(ECHO, deadline_s=90.0, max_attempts=3, wait_for_node_s=5.0)
     begun = await admission.ask(Kind.INSTALL, node.id, first, actor="ada")
     same = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="bob")
     joined = await admission.ask(Kind.INSTALL, node.id, other, actor="bob", idempotency_key="limits")
@@ -104,7 +105,7 @@ async def test_another_intent_is_refused_and_the_holder_named(admission: Admissi
     node = await join()
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
     with pytest.raises(OperationConflict, match=first.op_id):
-        await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="bob")
+        await admission.ask(Kind.INSTALL, node.id, RequestedBackend(backend="echo", version="1"), actor="bob")
 
 
 async def test_ended_operation_releases_the_lock(admission: Admission, client: Client, join: Join) -> None:
@@ -125,24 +126,24 @@ async def test_a_repeated_idempotency_key_leads_to_the_same_operation(
     assert again.op_id == first.op_id
     with pytest.raises(OperationConflict, match="Idempotency-Key"):
         await admission.ask(
-            Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="ada", idempotency_key="k1"
+            Kind.INSTALL, node.id, RequestedBackend(backend="echo", version="1"), actor="ada", idempotency_key="k1"
         )
 
 
-OWN = InstallRequest(uri="https://host/own.tar.gz", name="own", sha256="a" * 64)
+OWN = RequestedBackend(uri="https://host/own.tar.gz", name="own", sha256="a" * 64)
 
 
 @pytest.mark.parametrize(
     "other", [{"sha256": "b" * 64}, {"start": True}, {"upgrade_policy": "overlap"}, {"version": "2"}, {"force": True}]
 )
 async def test_same_uri_with_different_intent_does_not_join(
-    admission: Admission, join: Join, other: dict[str, object]
+    admission: Admission, join: Join, other: dict[str, Any]
 ) -> None:
     """A different digest is another artifact; a different `start` or policy is another result."""
     node = await join()
     first = await admission.ask(Kind.INSTALL, node.id, OWN, actor="ada")
     with pytest.raises(OperationConflict, match=first.op_id):
-        await admission.ask(Kind.INSTALL, node.id, OWN.model_copy(update=other), actor="bob")
+        await admission.ask(Kind.INSTALL, node.id, replace(OWN, **other), actor="bob")
 
 
 async def test_holder_whose_row_has_ended_is_neither_joined_nor_a_conflict(
@@ -155,7 +156,7 @@ async def test_holder_whose_row_has_ended_is_neither_joined_nor_a_conflict(
     assert holder is not None
     assert request is not None
     await operations.record(transition(request, State.CANCELLED, run_id=holder.run_id, ended_at=now()))
-    for asked in (ECHO, InstallRequest(backend="echo", version="1")):
+    for asked in (ECHO, RequestedBackend(backend="echo", version="1")):
         with pytest.raises(ServiceUnavailable, match=first.op_id):
             await admission.ask(Kind.INSTALL, node.id, asked, actor="bob")
     assert len((await operations.listing(OperationFilter(node=node.id), scope=OperationScope.ALL)).operations) == 1
@@ -180,7 +181,7 @@ async def test_a_crash_after_the_key_was_inserted_starts_once_under_the_reserved
 ) -> None:
     """Protocol 5: a key whose start was not recorded is admitted again with its op_id."""
     node, key = await join(), f"crash-{uuid.uuid4()}"
-    request = ECHO.model_copy(update={"reason": dies})
+    request = replace(ECHO, reason=dies)
     mortal = replace(admission, lock=Crashing(admission.lock.operations, admission.lock.runs, admission.orders))
     with pytest.raises(ConnectionAbortedError):
         await mortal.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
@@ -199,7 +200,7 @@ async def test_unrecorded_request_that_started_and_ended_is_not_started_again(
 ) -> None:
     """Another operation of the backend ran in between, so Temporal no longer finds the first by its request id."""
     node, key = await join(), f"late-{uuid.uuid4()}"
-    request = ECHO.model_copy(update={"reason": "after"})
+    request = replace(ECHO, reason="after")
     mortal = replace(admission, lock=Crashing(admission.lock.operations, admission.lock.runs, admission.orders))
     with pytest.raises(ConnectionAbortedError):
         await mortal.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key=key)
@@ -247,7 +248,7 @@ async def test_a_refused_request_may_be_corrected_under_its_key(admission: Admis
     """A request that fails validation reserves nothing."""
     node, key = await join(), f"typo-{uuid.uuid4()}"
     with pytest.raises(UnknownBackend):
-        await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="ecko"), actor="ada", idempotency_key=key)
+        await admission.ask(Kind.INSTALL, node.id, RequestedBackend(backend="ecko"), actor="ada", idempotency_key=key)
     assert not (await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada", idempotency_key=key)).repeated
 
 
@@ -329,12 +330,12 @@ async def test_a_retry_keeps_the_policy_of_the_original(
     operations: OperationTable,
     join: Join,
     kind: Kind,
-    asked: dict[str, float],
+    asked: dict[str, Any],
     expected: dict[str, object],
 ) -> None:
     """A retried removal also waits for its node without limit; requested limits are kept too."""
     node = await join()
-    first = await admission.ask(kind, node.id, ECHO.model_copy(update=asked), actor="ada")
+    first = await admission.ask(kind, node.id, replace(ECHO, **asked), actor="ada")
     stored = await operations.request(first.op_id)
     assert stored is not None
     ended = {"state": State.FAILED, "reason": Reason.NO_DISK, "ended_at": now()}
@@ -351,22 +352,22 @@ async def test_a_retry_keeps_the_policy_of_the_original(
 @pytest.mark.parametrize(
     ("request_", "error", "names"),
     [
-        (InstallRequest(), InvalidRequest, "backend name or uri required"),
-        (InstallRequest(backend="nope"), UnknownBackend, "nope"),
-        (InstallRequest(backend="echo", version="99"), UnknownBackend, "99"),
-        (InstallRequest(uri="ftp://host/x.tar.gz"), InvalidRequest, "scheme"),
-        (InstallRequest(uri="https:///x.tar.gz"), InvalidRequest, "host"),
-        (InstallRequest(uri="https://ada:secret@host/x.tar.gz"), InvalidRequest, "password"),
-        (InstallRequest(uri="https://[broken/x.tar.gz"), InvalidRequest, "malformed"),
-        (InstallRequest(uri="https://host/"), InvalidRequest, "name"),
-        (InstallRequest(uri="https://host/x.tar.gz"), InvalidRequest, "needs its sha256"),
-        (InstallRequest(uri="file:///x.tar.gz"), InvalidRequest, "needs its sha256"),
-        (InstallRequest(uri="docker://ada:secret@host/x:1"), InvalidRequest, "password"),
-        (InstallRequest(uri="ada@registry.invalid/x/y:1"), InvalidRequest, "password"),
-        (InstallRequest(uri="oci://registry.invalid/UPPER:1"), InvalidRequest, "not a valid registry reference"),
-        (InstallRequest(uri="/etc/passwd"), InvalidRequest, "not a valid registry reference"),
+        (RequestedBackend(), InvalidRequest, "backend name or uri required"),
+        (RequestedBackend(backend="nope"), UnknownBackend, "nope"),
+        (RequestedBackend(backend="echo", version="99"), UnknownBackend, "99"),
+        (RequestedBackend(uri="ftp://host/x.tar.gz"), InvalidRequest, "scheme"),
+        (RequestedBackend(uri="https:///x.tar.gz"), InvalidRequest, "host"),
+        (RequestedBackend(uri="https://ada:secret@host/x.tar.gz"), InvalidRequest, "password"),
+        (RequestedBackend(uri="https://[broken/x.tar.gz"), InvalidRequest, "malformed"),
+        (RequestedBackend(uri="https://host/"), InvalidRequest, "name"),
+        (RequestedBackend(uri="https://host/x.tar.gz"), InvalidRequest, "needs its sha256"),
+        (RequestedBackend(uri="file:///x.tar.gz"), InvalidRequest, "needs its sha256"),
+        (RequestedBackend(uri="docker://ada:secret@host/x:1"), InvalidRequest, "password"),
+        (RequestedBackend(uri="ada@registry.invalid/x/y:1"), InvalidRequest, "password"),
+        (RequestedBackend(uri="oci://registry.invalid/UPPER:1"), InvalidRequest, "not a valid registry reference"),
+        (RequestedBackend(uri="/etc/passwd"), InvalidRequest, "not a valid registry reference"),
         (
-            InstallRequest(uri=f"r.invalid/x@sha256:{'a' * 64}", sha256="b" * 64),
+            RequestedBackend(uri=f"r.invalid/x@sha256:{'a' * 64}", sha256="b" * 64),
             InvalidRequest,
             "differs from the sha256",
         ),
@@ -376,7 +377,7 @@ async def test_bad_input_starts_nothing(
     admission: Admission,
     runs: TemporalRuns,
     join: Join,
-    request_: InstallRequest,
+    request_: RequestedBackend,
     error: type[NodesmithError],
     names: str,
 ) -> None:
@@ -404,7 +405,7 @@ async def test_an_install_by_uri_carries_everything_to_the_run(
 ) -> None:
     """S12. G6, H25: uri, name and alias are never lost."""
     node = await join()
-    request = InstallRequest(uri="https://host/own-2.tar.gz", name="own", alias="mine", sha256="sha256:" + "B" * 64)
+    request = RequestedBackend(uri="https://host/own-2.tar.gz", name="own", alias="mine", sha256="sha256:" + "B" * 64)
     accepted = await admission.ask(Kind.INSTALL, node.id, request, actor="ada")
     stored = await operations.request(accepted.op_id)
     assert stored is not None
@@ -429,7 +430,9 @@ async def test_sources_that_are_not_allowed_are_refused_before_anything_is_opene
         port = listening.getsockname()[1]
         for uri in ("file:///etc/shadow", "file:///no/such", f"oci://127.0.0.1:{port}/a/b", "127.0.0.1:9/a/b"):
             with pytest.raises(SourceNotAllowed) as refusal:
-                await strict.ask(Kind.INSTALL, node.id, InstallRequest(uri=uri, sha256="b" * 64, name="x"), actor="ada")
+                await strict.ask(
+                    Kind.INSTALL, node.id, RequestedBackend(uri=uri, sha256="b" * 64, name="x"), actor="ada"
+                )
             said.add(refusal.value.message)
         with pytest.raises(BlockingIOError):
             listening.accept()
@@ -455,7 +458,7 @@ async def test_a_newer_request_replaces_one_that_never_reached_its_node(
         station.answer_dispatch(NodeUnreachable())
         first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
         await station.reached(State.WAITING)
-        second = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="bob")
+        second = await admission.ask(Kind.INSTALL, node.id, RequestedBackend(backend="echo", version="1"), actor="bob")
         assert second.op_id != first.op_id
         last = next(row for row in reversed(station.rows) if row.request.op_id == first.op_id)
         assert (last.state, last.reason) == (State.CANCELLED, Reason.SUPERSEDED)
@@ -469,7 +472,7 @@ async def test_operation_continues_when_its_superseding_request_is_refused(
     node = await join()
     first = await admission.ask(Kind.INSTALL, node.id, ECHO, actor="ada")
     with pytest.raises(OperationConflict, match=first.op_id):
-        await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo", version="1"), actor="bob")
+        await admission.ask(Kind.INSTALL, node.id, RequestedBackend(backend="echo", version="1"), actor="bob")
     station = Station()
     station.send_result(Ended(outcome=Outcome(op_id=first.op_id, result=Result.SUCCEEDED, changed=True)))
     async with worker_of(client, station, runs.queue):
@@ -483,7 +486,7 @@ async def test_a_retry_is_a_new_operation_that_names_the_old(
 ) -> None:
     """S48, superseded: a dead letter is kept with everything that a retry needs."""
     node = await join()
-    request = InstallRequest(uri="https://host/own-2.tar.gz", name="own", alias="mine", sha256="b" * 64)
+    request = RequestedBackend(uri="https://host/own-2.tar.gz", name="own", alias="mine", sha256="b" * 64)
     first = await admission.ask(Kind.INSTALL, node.id, request, actor="ada")
     with pytest.raises(NotRetryable, match="queued"):
         await admission.retry(first.op_id, actor="bob")
@@ -523,12 +526,12 @@ async def test_rollback_and_removal_need_no_gallery(
     admission: Admission, operations: OperationTable, join: Join, kind: Kind
 ) -> None:
     node = await join()
-    accepted = await admission.ask(kind, node.id, InstallRequest(backend="unheard-of"), actor="ada")
+    accepted = await admission.ask(kind, node.id, RequestedBackend(backend="unheard-of"), actor="ada")
     stored = await operations.request(accepted.op_id)
     assert stored is not None
     assert (stored.wanted.kind, stored.wanted.family, stored.wanted.uri) == (kind, "unheard-of", "")
     with pytest.raises(InvalidRequest, match="backend name required"):
-        await admission.ask(kind, node.id, InstallRequest(), actor="ada")
+        await admission.ask(kind, node.id, RequestedBackend(), actor="ada")
 
 
 # a holder that is being cancelled --------------------------------------------------------------------------------

@@ -17,14 +17,11 @@ from temporalio.worker import Worker
 
 from nodesmith.activities.batches import BatchActivities
 from nodesmith.activities.records import RecordActivities
-from nodesmith.contracts.http.operation_groups import OperationFilter
-from nodesmith.contracts.http.operations import OperationScope
 from nodesmith.contracts.nats.messages import Outcome, Result
 from nodesmith.contracts.temporal import operations as names
 from nodesmith.contracts.temporal.batches import (
     BatchInput,
     BatchProgress,
-    BatchRequest,
     BatchState,
     Target,
     batch_workflow_id,
@@ -36,11 +33,13 @@ from nodesmith.domain.errors import ServiceUnavailable
 from nodesmith.domain.identity import new_op_id
 from nodesmith.domain.node import Node
 from nodesmith.domain.operation import State
+from nodesmith.domain.operation_filter import OperationFilter, OperationScope
 from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.services.batches.batches import BatchService
 from nodesmith.services.operations.admission import Admission
 from nodesmith.services.operations.operation_lock import OperationLock
 from nodesmith.services.operations.verified_records import VerifiedRecords
+from nodesmith.services.requested_work import RequestedBatch
 from nodesmith.store.access.audit import AuditTrail
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
@@ -51,8 +50,8 @@ from nodesmith.store.operations.operations import OperationTable
 from nodesmith.workflows.backend_operation import BackendOperation
 from nodesmith.workflows.batch import Batch
 from tests.deadlines import HANGS_S
+from tests.fakes.node_link import AcceptingProofs
 from tests.services.conftest import Join, now, orders_on
-from tests.services.links import AcceptingProofs
 
 NEVER = 0
 BEFORE_AND_AFTER = 2
@@ -220,7 +219,7 @@ async def test_worker_crash_at_any_step_of_a_batch_admits_each_target_once(plant
 
 async def test_api_crash_at_any_step_of_a_batch_start_starts_it_once(plant: Plant, service: BatchService) -> None:
     """Promise 2. Repeated at another replica with the same Idempotency-Key, it is the same batch."""
-    request = BatchRequest(backend="echo", nodes=[node.name for node in plant.targets])
+    request = RequestedBatch(backend="echo", nodes=[node.name for node in plant.targets])
     for at in range(1, BEFORE_AND_AFTER * OF_THE_API + 1):
         crash, key = Crash(at), f"k{at}"
         mortal: Any = {"batches": Mortal(plant.batches, crash.step), "runs": Mortal(plant.runs, crash.step)}
@@ -238,7 +237,7 @@ async def test_a_batch_that_has_started_is_accepted_whatever_happens_to_its_row(
 ) -> None:
     """Design 2: the 202 is given once the workflow has started; the workflow writes the row too."""
     unwritable: Any = Unwritable()
-    request = BatchRequest(backend="echo", nodes=[plant.targets[0].name])
+    request = RequestedBatch(backend="echo", nodes=[plant.targets[0].name])
     accepted = await replace(service, batches=unwritable).start(request, actor="ada")
     await plant.end_of(accepted.batch_id)
     assert await plant.batches.find(accepted.batch_id) is not None

@@ -24,7 +24,7 @@ from nodesmith.services.batches.repair import ENDED_OUTSIDE, BatchRepair
 from nodesmith.store.database import Database
 from tests.api.station import until
 from tests.services.conftest import Join, now
-from tests.services.test_batch_turns import Site
+from tests.services.test_batch_slots import Site
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def state_of(site: Site) -> tuple[BatchState, str]:
     return view.state, view.detail
 
 
-async def test_members_waiting_for_a_turn_continue_when_their_batch_was_terminated(
+async def test_members_waiting_for_a_slot_continue_when_their_batch_was_terminated(
     site: Site, repair: BatchRepair
 ) -> None:
     """Promise 2: no member waits for a turn that no run can give."""
@@ -72,7 +72,7 @@ async def delete(site: Site) -> None:
 
 
 @pytest.mark.parametrize("end", [Site.terminate, delete])
-async def test_members_without_a_turn_get_a_verdict_and_running_ones_keep_their_own_end(
+async def test_members_without_a_slot_get_a_verdict_and_running_ones_keep_their_own_end(
     site: Site, repair: BatchRepair, end: Callable[[Site], Awaitable[None]]
 ) -> None:
     site.present.update(node.id for node in site.nodes)

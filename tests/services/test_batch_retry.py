@@ -5,33 +5,30 @@ from dataclasses import replace
 
 import pytest
 
-from nodesmith.contracts.http.nodes import DrainPolicy
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.contracts.temporal.batches import (
     BatchInput,
     BatchMember,
-    BatchRequest,
-    BatchRetry,
     BatchState,
     CloseBatch,
     MemberVerdict,
-    RetrySelect,
     Target,
     member_op_id,
     member_request,
 )
 from nodesmith.contracts.temporal.operations import Intent, OperationRequest, Policy, Projection
-from nodesmith.domain.batch import Member
+from nodesmith.domain.batch import Member, RetrySelect
 from nodesmith.domain.errors import IdempotencyKeyReused, NotRetryable, NotSigned
+from nodesmith.domain.gallery_trust import GalleryPolicy, GalleryTrust
 from nodesmith.domain.kinds import Kind
-from nodesmith.domain.node import Node
+from nodesmith.domain.node import DrainPolicy, Node
 from nodesmith.domain.operation import Reason, State
-from nodesmith.domain.trust import GalleryPolicy, GalleryTrust
 from nodesmith.gallery.minisign import SecretKey
 from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.services.batches.batches import BatchService, is_selected
 from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.operations.admission import Admission
+from nodesmith.services.requested_work import RequestedBatch
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
 from nodesmith.store.nodes.nodes import Nodes
@@ -116,7 +113,7 @@ async def ended_batch(
 ) -> str:
     """An ended batch, of removals by default, with one node per state."""
     batch_id = str(uuid.uuid4())
-    wanted = wanted or service.intents.wanted(Kind.REMOVE, BatchRequest(backend="echo"))
+    wanted = wanted or service.intents.wanted(Kind.REMOVE, RequestedBatch(backend="echo"))
     policy = Policy(wait_for_node=None, max_attempts=2)
     targets = tuple(Target(node_id=node.id, node_name=node.name) for node in ends.values())
     batch = BatchInput(batch_id=batch_id, wanted=wanted, targets=targets, policy=policy, created_at=now())
@@ -167,7 +164,7 @@ async def test_batch_retry_keeps_the_policy_of_the_original(
     ends = {word: await join() for word in ("succeeded", "failed", "dead_letter", "cancelled", "refused")}
     await have_echo(database, *ends.values())
     batch_id = await ended_batch(service, operations, **ends)
-    accepted = await service.retry(batch_id, BatchRetry(select=select), actor="ada")
+    accepted = await service.retry(batch_id, select, actor="ada")
     assert set(accepted.operations) == {ends[word].name for word in words}
     started = await service.runs.batch_input(accepted.batch_id)
     assert started is not None
@@ -201,7 +198,7 @@ async def test_retry_without_remaining_nodes_is_refused_with_their_names(
     assert f"{drained.name}: it is drained" in refused.value.message
     assert refused.value.facts["nodes"] == [gone.name, drained.name]
     with pytest.raises(NotRetryable, match="no member that was cancelled"):
-        await service.retry(batch_id, BatchRetry(select=CANCELLED), actor="ada")
+        await service.retry(batch_id, CANCELLED, actor="ada")
 
 
 async def test_batch_without_signed_orders_cannot_be_retried(
@@ -211,7 +208,7 @@ async def test_batch_without_signed_orders_cannot_be_retried(
     node = await join()
     await have_echo(database, node)
     target = Target(node_id=node.id, node_name=node.name)
-    evil = service.intents.wanted(Kind.REMOVE, BatchRequest(backend="echo"))
+    evil = service.intents.wanted(Kind.REMOVE, RequestedBatch(backend="echo"))
     batch = BatchInput(batch_id=str(uuid.uuid4()), wanted=evil, targets=(target,), created_at=now())
     await service.batches.open(batch)
     member = BatchMember(node_id=node.id, node_name=node.name, verdict=MemberVerdict.CONFLICT)
@@ -240,7 +237,7 @@ async def test_node_that_a_run_added_to_a_batch_is_not_retried(
 
 async def failed_install(service: BatchService, operations: OperationTable, node: Node) -> str:
     """A batch that installs `engine` on one node, where it failed."""
-    batch_id = (await service.start(BatchRequest(backend="engine", nodes=[node.name]), actor="ada")).batch_id
+    batch_id = (await service.start(RequestedBatch(backend="engine", nodes=[node.name]), actor="ada")).batch_id
     batch = await service.runs.batch_input(batch_id)
     assert batch is not None
     failed = member_request(batch, batch.targets[0])
@@ -280,7 +277,7 @@ async def test_a_retry_of_a_batch_is_bound_to_its_key(
     again = await service.retry(batch_id, actor="ada", idempotency_key=key)
     assert (again.batch_id, again.repeated, again.operations) == (first.batch_id, True, first.operations)
     with pytest.raises(IdempotencyKeyReused, match=first.batch_id):
-        await service.retry(batch_id, BatchRetry(select=ALL), actor="ada", idempotency_key=key)
+        await service.retry(batch_id, ALL, actor="ada", idempotency_key=key)
 
 
 async def test_upgrades_removals_and_rollbacks_stop_after_three_failures_and_installs_never(
@@ -290,7 +287,7 @@ async def test_upgrades_removals_and_rollbacks_stop_after_three_failures_and_ins
     await have_echo(database, node)
     limits = {}
     for kind in (Kind.INSTALL, Kind.UPGRADE, Kind.ROLLBACK, Kind.REMOVE):
-        accepted = await service.start(BatchRequest(kind=kind, backend="echo", nodes=[node.name]), actor="ada")
+        accepted = await service.start(RequestedBatch(kind=kind, backend="echo", nodes=[node.name]), actor="ada")
         started = await service.runs.batch_input(accepted.batch_id)
         assert started is not None
         assert started.max_parallel == 20
@@ -303,16 +300,16 @@ async def test_a_batch_takes_drained_nodes_only_on_purpose(
 ) -> None:
     drained, ready = await join(), await join()
     await lifecycle.drain(drained.id, running=DrainPolicy.FINISH, actor="ada")
-    request = BatchRequest(backend="echo", nodes=[drained.name, ready.name])
+    request = RequestedBatch(backend="echo", nodes=[drained.name, ready.name])
     accepted = await service.start(request, actor="ada")
     assert (list(accepted.operations), accepted.skipped) == ([ready.name], {drained.name: "it is drained"})
-    on_purpose = await service.start(request.model_copy(update={"on_drained": True}), actor="ada")
+    on_purpose = await service.start(replace(request, on_drained=True), actor="ada")
     assert set(on_purpose.operations) == {drained.name, ready.name}
 
 
 async def test_attempts_of_a_batch_are_the_policy_of_its_members(service: BatchService, join: Join) -> None:
     node = await join()
-    request = BatchRequest(backend="echo", nodes=[node.name], max_attempts=2, count_attempts=True, max_failures=4)
+    request = RequestedBatch(backend="echo", nodes=[node.name], max_attempts=2, count_attempts=True, max_failures=4)
     started = await service.runs.batch_input((await service.start(request, actor="ada")).batch_id)
     assert started is not None
     assert (started.policy.max_attempts, started.limits.max_attempts) == (2, 2)

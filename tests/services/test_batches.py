@@ -2,17 +2,17 @@
 
 import uuid
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from nodesmith.activities.batches import BatchActivities
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.contracts.temporal.batches import (
     BatchInput,
-    BatchRequest,
     MemberVerdict,
     WatchMembers,
     batch_workflow_id,
@@ -38,6 +38,7 @@ from nodesmith.services.batches.batches import ORDERS, BatchService
 from nodesmith.services.nodes.registration import Registration
 from nodesmith.services.operations.intents import Intents, UriRules
 from nodesmith.services.operations.operation_lock import OperationLock
+from nodesmith.services.requested_work import RequestedBatch
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
 from nodesmith.store.nodes.labels import Labels
@@ -105,40 +106,40 @@ async def test_meta_resolves_to_one_pinned_build_per_hardware(
     service: BatchService, join: Join, registration: Registration, nodes: Nodes
 ) -> None:
     plain, gpu = await join(), await with_card(registration, nodes)
-    plan = await service._plan(BatchRequest(backend="engine", nodes=[plain.name, gpu.name]))
+    plan = await service._plan(RequestedBatch(backend="engine", nodes=[plain.name, gpu.name]))
     assert {name: build.sha256[0] for name, build in plan.builds.items()} == {"default": "a", "nvidia": "b"}
     assert {build.family for build in plan.builds.values()} == {"engine"}
 
 
 async def test_unknown_kind_is_refused_before_anything_starts(service: BatchService, join: Join) -> None:
     node = await join()
-    asked = BatchRequest(backend="engine", nodes=[node.name]).model_copy(update={"kind": Kind.UNKNOWN})
+    asked = RequestedBatch(kind=Kind.UNKNOWN, backend="engine", nodes=[node.name])
     with pytest.raises(InvalidRequest, match="use one of install, upgrade, rollback, remove"):
         await service.start(asked, actor="ada")
 
 
 @pytest.mark.parametrize("where", [{"everywhere": True}, {"selector": "zone=a"}])
 async def test_hardware_specific_build_is_refused_for_the_whole_fleet(
-    service: BatchService, where: dict[str, object]
+    service: BatchService, where: dict[str, Any]
 ) -> None:
     """S63, H41: for every way to select many nodes, and the error names the alternative."""
     with pytest.raises(ConcreteBackend, match="Use engine") as refused:
-        await service.start(BatchRequest.model_validate({"backend": "engine-cuda", **where}), actor="ada")
+        await service.start(RequestedBatch(backend="engine-cuda", **where), actor="ada")
     assert refused.value.facts["meta_alternative"] == "engine"
 
 
 async def test_hardware_specific_build_is_accepted_for_named_nodes(service: BatchService, join: Join) -> None:
     node = await join()
-    assert (await service.plan(BatchRequest(backend="engine-cuda", nodes=[node.name]))).targets == 1
+    assert (await service.plan(RequestedBatch(backend="engine-cuda", nodes=[node.name]))).targets == 1
 
 
 async def test_named_nodes_and_everywhere_select_exactly_their_targets(service: BatchService, join: Join) -> None:
     """S3: only named nodes are targets; `everywhere` targets all eligible ones."""
     one, other = await join(), await join()
-    named = await service.start(BatchRequest(backend="engine", nodes=[one.name]), actor="ada")
+    named = await service.start(RequestedBatch(backend="engine", nodes=[one.name]), actor="ada")
     assert list(named.operations) == [one.name]
     assert [member.node_name for member in await service.batches.members(named.batch_id)] == [one.name]
-    everybody = await service.start(BatchRequest(backend="engine", everywhere=True), actor="ada")
+    everybody = await service.start(RequestedBatch(backend="engine", everywhere=True), actor="ada")
     assert {one.name, other.name} <= everybody.operations.keys()
     assert {node.name for node in await service.nodes.list()} == everybody.operations.keys() | everybody.skipped.keys()
 
@@ -148,14 +149,14 @@ async def test_a_selector_chooses_by_labels(service: BatchService, join: Join, d
     zone, wanted, other = f"z{uuid.uuid4().hex[:8]}", await join(), await join()
     await Labels(database).merge(wanted.id, {"zone": zone})
     await Labels(database).merge(other.id, {"zone": "elsewhere"})
-    plan = await service.plan(BatchRequest(backend="engine", selector=f"zone={zone}"))
+    plan = await service.plan(RequestedBatch(backend="engine", selector=f"zone={zone}"))
     assert [member.node_name for member in plan.members] == [wanted.name]
 
 
 async def test_ineligible_nodes_are_left_out_by_name(service: BatchService, join: Join) -> None:
     """S46: skipped, and named."""
     ready, pending, agent = await join(), await join(approved=False), await join(node_type="agent")
-    request = BatchRequest(backend="engine", nodes=[ready.name, pending.name, agent.name])
+    request = RequestedBatch(backend="engine", nodes=[ready.name, pending.name, agent.name])
     accepted = await service.start(request, actor="ada")
     assert accepted.operations == {ready.name: member_op_id(accepted.batch_id, ready.id)}
     assert accepted.skipped == {
@@ -175,7 +176,7 @@ async def test_upgrade_targets_only_nodes_that_have_the_backend(
 ) -> None:
     """S55, #9678: only nodes that have the backend; a clear error if none has it."""
     has, has_not = await join(), await join()
-    both = BatchRequest(kind=Kind.UPGRADE, backend="engine", nodes=[has.name, has_not.name])
+    both = RequestedBatch(kind=Kind.UPGRADE, backend="engine", nodes=[has.name, has_not.name])
     with pytest.raises(InvalidRequest, match="not installed on any"):
         await service.start(both, actor="ada")
     await inventory.replace(has.id, [Installed(name="engine", version="0")], asked_at=now(), boot_id="b")
@@ -188,7 +189,7 @@ async def test_removal_of_a_backend_that_is_not_installed_has_nothing_to_do(
 ) -> None:
     has, has_not = await join(), await join()
     await inventory.replace(has.id, [Installed(name="engine", version="0")], asked_at=now(), boot_id="b")
-    request = BatchRequest(kind=Kind.REMOVE, backend="engine", nodes=[has.name, has_not.name])
+    request = RequestedBatch(kind=Kind.REMOVE, backend="engine", nodes=[has.name, has_not.name])
     accepted = await service.start(request, actor="ada")
     assert list(accepted.operations) == [has.name]
     members = {each.node_name: each.state for each in await service.batches.members(accepted.batch_id)}
@@ -197,7 +198,7 @@ async def test_removal_of_a_backend_that_is_not_installed_has_nothing_to_do(
 
 async def test_the_same_key_is_the_same_batch(service: BatchService, join: Join, runs: TemporalRuns) -> None:
     node = await join()
-    request = BatchRequest(backend="engine", nodes=[node.name])
+    request = RequestedBatch(backend="engine", nodes=[node.name])
     first = await service.start(request, actor="ada", idempotency_key="k")
     again = await service.start(request, actor="ada", idempotency_key="k")
     assert (again.batch_id, again.operations) == (first.batch_id, first.operations)
@@ -217,7 +218,7 @@ async def test_started_batch_is_returned_when_nodes_changed_before_it_was_record
 
     zone, first, key = f"z{uuid.uuid4().hex[:8]}", await join(), str(uuid.uuid4())
     await Labels(database).merge(first.id, {"zone": zone})
-    request = BatchRequest(backend="engine", selector=f"zone={zone}")
+    request = RequestedBatch(backend="engine", selector=f"zone={zone}")
     mortal = replace(service, runs=DiesAfterStart(client, queue=runs.queue))
     with pytest.raises(ConnectionAbortedError):
         await mortal.start(request, actor="ada", idempotency_key=key)
@@ -238,7 +239,7 @@ async def test_first_replica_to_start_a_batch_decides_its_targets(
             return await super().start_batch(batch)
 
     one, two = await join(), await join()
-    request = BatchRequest(backend="engine", nodes=[one.name, two.name])
+    request = RequestedBatch(backend="engine", nodes=[one.name, two.name])
     beaten = replace(service, runs=Beaten(client, queue=runs.queue))
     accepted = await beaten.start(request, actor="ada", idempotency_key=str(uuid.uuid4()))
     assert list(accepted.operations) == [one.name]
@@ -251,7 +252,7 @@ async def test_batch_orders_need_an_existing_open_batch(service: BatchService, j
     with pytest.raises(UnknownBatch):
         await service.retry("nothing", actor="ada")
     node = await join()
-    batch = await service.start(BatchRequest(backend="engine", nodes=[node.name]), actor="ada")
+    batch = await service.start(RequestedBatch(backend="engine", nodes=[node.name]), actor="ada")
     with pytest.raises(NotRetryable):
         await service.retry(batch.batch_id, actor="ada")
     await service.runs._client.get_workflow_handle(batch_workflow_id(batch.batch_id)).terminate()  # type: ignore[attr-defined]
@@ -261,7 +262,7 @@ async def test_batch_orders_need_an_existing_open_batch(service: BatchService, j
 
 async def test_unknown_nodes_are_refused_by_name(service: BatchService) -> None:
     with pytest.raises(UnknownNode, match="nobody"):
-        await service.plan(BatchRequest(backend="engine", nodes=["nobody"]))
+        await service.plan(RequestedBatch(backend="engine", nodes=["nobody"]))
 
 
 async def test_node_unreachable_because_of_nats_keeps_its_batch_slot(

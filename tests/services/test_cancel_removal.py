@@ -2,7 +2,6 @@
 
 import pytest
 
-from nodesmith.contracts.http.operations import CancelBody
 from nodesmith.contracts.temporal.operations import CancelRequest
 from nodesmith.domain.errors import NotCancellable
 from nodesmith.domain.kinds import Kind
@@ -50,9 +49,9 @@ async def test_removal_on_its_node_cannot_be_cancelled_unless_by_force(
     """S60: also when the node is not visible."""
     op_id = await removal_in(operations, state)
     with pytest.raises(NotCancellable, match="is removing echo from"):
-        await cancellation.cancel(op_id, CancelBody(), actor="ada")
+        await cancellation.cancel(op_id, actor="ada")
     assert not recorded.cancelled
-    await cancellation.cancel(op_id, CancelBody(force=True), actor="ada")
+    await cancellation.cancel(op_id, actor="ada", force=True)
     assert [each.force for each in recorded.cancelled] == [True]
 
 
@@ -61,5 +60,5 @@ async def test_removal_that_is_not_on_its_node_can_be_cancelled(
     cancellation: Cancellation, operations: OperationTable, recorded: RecordedRuns, state: State
 ) -> None:
     op_id = await removal_in(operations, state)
-    await cancellation.cancel(op_id, CancelBody(), actor="ada")
+    await cancellation.cancel(op_id, actor="ada")
     assert [each.op_id for each in recorded.cancelled] == [op_id]

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from nodesmith.contracts.http.galleries import GalleryRequest, GalleryView
+from nodesmith.domain.gallery import Gallery, GallerySettings
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index_reader import COOLDOWN_S, IndexReader
 from nodesmith.services.catalogue.galleries import Galleries
@@ -52,7 +52,7 @@ async def galleries(database: Database, clock: SetClock, site: Site) -> AsyncIte
     """One gallery `main` with a mirror, read once."""
     site.pages["/main"] = site.pages["/mirror"] = index("first")
     galleries = replica(database, clock)
-    request = GalleryRequest(name="main", url=f"{site.url}/main", mirrors=[f"{site.url}/mirror"])
+    request = GallerySettings(name="main", url=f"{site.url}/main", mirrors=[f"{site.url}/mirror"])
     await galleries.add(request, by="test")
     site.seen.clear()
     yield galleries
@@ -76,7 +76,7 @@ async def looking(*replicas: Galleries) -> AsyncIterator[None]:
                 await loop
 
 
-async def turn(galleries: Galleries, clock: SetClock, *, seconds: float = 3601) -> GalleryView:
+async def turn(galleries: Galleries, clock: SetClock, *, seconds: float = 3601) -> Gallery:
     """Advance the clock, and wait until the gallery was read."""
     due = clock.forward(seconds=seconds)
     view = await seen(galleries, lambda view: view.fetched_at == due)
@@ -84,7 +84,7 @@ async def turn(galleries: Galleries, clock: SetClock, *, seconds: float = 3601) 
     return view
 
 
-async def seen(galleries: Galleries, condition: Callable[[GalleryView], bool]) -> GalleryView:
+async def seen(galleries: Galleries, condition: Callable[[Gallery], bool]) -> Gallery:
     async with asyncio.timeout(HANGS_S):
         while True:
             view = await galleries.find("main")

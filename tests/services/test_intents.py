@@ -2,7 +2,6 @@
 
 import pytest
 
-from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.contracts.nats.messages import UpgradePolicy
 from nodesmith.contracts.temporal.operations import Intent
 from nodesmith.domain.errors import NoBuildForNode
@@ -11,6 +10,7 @@ from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index
 from nodesmith.gallery.tags import RegistryTags
 from nodesmith.services.operations.intents import NO_EFFECT, NO_EFFECT_ON_INSTALLED, Intents, UriRules, intent_of
+from nodesmith.services.requested_work import RequestedBackend
 from tests.gallery import wild
 from tests.services.conftest import artifact_check, no_access
 from tests.sources import LOCAL
@@ -29,23 +29,23 @@ def intents() -> Intents:
 def test_each_node_gets_the_build_for_its_hardware_under_one_family(
     intents: Intents, capability: str, build: str
 ) -> None:
-    wanted = intents.wanted(Kind.INSTALL, InstallRequest(backend="wild@Engine"), capability=capability)
+    wanted = intents.wanted(Kind.INSTALL, RequestedBackend(backend="wild@Engine"), capability=capability)
     assert (wanted.backend, wanted.family) == (f"{build}-engine", "engine")
     assert wanted.mirrors == (wanted.uri.replace("registry", "mirror"),)
 
 
 def test_a_build_by_its_own_name_locks_the_family_of_its_meta(intents: Intents) -> None:
     for kind in (Kind.INSTALL, Kind.REMOVE, Kind.ROLLBACK):
-        assert intents.wanted(kind, InstallRequest(backend="rocm-engine")).family == "engine"
+        assert intents.wanted(kind, RequestedBackend(backend="rocm-engine")).family == "engine"
 
 
 def test_backend_unknown_to_all_galleries_can_be_removed(intents: Intents) -> None:
-    assert intents.wanted(Kind.REMOVE, InstallRequest(backend="Old/One")).family == "old__one"
+    assert intents.wanted(Kind.REMOVE, RequestedBackend(backend="Old/One")).family == "old__one"
 
 
 def test_a_node_without_a_build_is_refused_at_admission(intents: Intents) -> None:
     with pytest.raises(NoBuildForNode, match="available: amd"):
-        intents.wanted(Kind.INSTALL, InstallRequest(backend="odd"), capability="nvidia")
+        intents.wanted(Kind.INSTALL, RequestedBackend(backend="odd"), capability="nvidia")
 
 
 # joining: the digest covers the complete intent ---------------------------------------------------------------
@@ -83,8 +83,8 @@ def test_every_intent_field_changes_the_digest_or_is_listed_as_without_effect() 
 
 @pytest.mark.parametrize("kind", [Kind.REMOVE, Kind.ROLLBACK])
 def test_removal_and_rollback_are_the_same_under_every_name_of_the_family(intents: Intents, kind: Kind) -> None:
-    asked = [InstallRequest(backend=name) for name in ("engine", "wild@Engine", "rocm-engine")]
+    asked = [RequestedBackend(backend=name) for name in ("engine", "wild@Engine", "rocm-engine")]
     assert len({intent_of(intents.wanted(kind, each)) for each in asked}) == 1
     assert {"backend", "name", "alias"} == NO_EFFECT_ON_INSTALLED
-    forced = InstallRequest(backend="engine", force=True)
+    forced = RequestedBackend(backend="engine", force=True)
     assert intent_of(intents.wanted(kind, forced)) != intent_of(intents.wanted(kind, asked[0]))

@@ -17,9 +17,9 @@ from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from nodesmith.workers.inventory_refresh import InventoryRefresher
 from tests.databases import migrated_template, opened
+from tests.fakes.node_link import SimulatedLink
 from tests.servers import PostgresForTests
 from tests.services.conftest import Join, now
-from tests.services.links import SimulatedLink
 from tests.store.transitions import a_request, transition
 
 
@@ -53,9 +53,9 @@ def link() -> ListingLink:
 
 @pytest.fixture
 async def inventory(database: Database, nodes: Nodes, link: ListingLink) -> AsyncIterator[Inventory]:
-    witness = ReachabilityTracker(link, nodes, now)
-    yield Inventory(InventoryTable(database), witness, now)
-    await witness.close()
+    tracker = ReachabilityTracker(link, nodes, now)
+    yield Inventory(InventoryTable(database), tracker, now)
+    await tracker.close()
 
 
 async def heard(nodes: Nodes, node: Node, boot_id: str) -> Node:

@@ -5,23 +5,21 @@ from datetime import timedelta
 
 import pytest
 
-from nodesmith.contracts.http.nodes import DrainPolicy
-from nodesmith.contracts.http.operation_groups import OperationFilter
-from nodesmith.contracts.http.operations import OperationScope
 from nodesmith.contracts.nats.presence import Heartbeat, StopOrder, StopWhy
 from nodesmith.contracts.temporal.operations import CancelRequest, OperationRequest
 from nodesmith.domain.errors import NodeRemoved, ServiceUnavailable, UnknownNode
 from nodesmith.domain.kinds import Kind
-from nodesmith.domain.node import Node, NodeStatus
+from nodesmith.domain.node import DrainPolicy, Node, NodeStatus
 from nodesmith.domain.operation import Reason, State
+from nodesmith.domain.operation_filter import OperationFilter, OperationScope
 from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.nodes.registration import Registration
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.lifecycle import NodeLife
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
+from tests.fakes.node_link import SimulatedPresence, SimulatedRevocation
 from tests.services.conftest import TOKEN, Join, now
-from tests.services.links import SimulatedPresence, SimulatedRevocation
 from tests.services.test_registration import a_node
 from tests.store.transitions import a_request, transition
 

@@ -24,7 +24,7 @@ from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Node, NodeStatus
 from nodesmith.domain.operation import Reason, State
 from nodesmith.runtime.temporal import TemporalRuns
-from nodesmith.services.nodes.identity import DuplicateIdentities
+from nodesmith.services.nodes.identity_claims import DuplicateIdentities
 from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.nodes.liveness import WAKES_PER_SECOND, Liveness
 from nodesmith.services.nodes.reachability import ReachabilityTracker
@@ -35,8 +35,8 @@ from nodesmith.store.nodes.lifecycle import NodeLife
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from nodesmith.workers.outcome_bridge import OutcomeBridge
+from tests.fakes.node_link import SimulatedLink, SimulatedPresence
 from tests.services.conftest import TOKEN, Join, now
-from tests.services.links import SimulatedLink, SimulatedPresence
 from tests.services.test_registration import a_node
 from tests.store.transitions import a_request, transition
 
@@ -312,7 +312,7 @@ async def test_only_commands_and_lists_change_reachability(join: Join, nodes: No
     """S47. R27, R28: a missing subscriber marks the node and deletes nothing; queries and cancels change nothing."""
     node = await join()
     far_end = AnsweringLink()
-    witness = ReachabilityTracker(far_end, nodes, now)
+    tracker = ReachabilityTracker(far_end, nodes, now)
 
     async def unreachable() -> bool:
         seen = await nodes.find(node.id)
@@ -321,16 +321,16 @@ async def test_only_commands_and_lists_change_reachability(join: Join, nodes: No
 
     await nodes.touch_listening(now())
     far_end.is_away = True
-    for asking in (witness.ask(node.id, "op", within=1), witness.cancel(node.id, CANCEL, within=1)):
+    for asking in (tracker.ask(node.id, "op", within=1), tracker.cancel(node.id, CANCEL, within=1)):
         with pytest.raises(NodeAway):
             await asking
     assert not await unreachable()
-    for command in (witness.command(node.id, COMMAND, within=1), witness.list_backends(node.id, within=1)):
+    for command in (tracker.command(node.id, COMMAND, within=1), tracker.list_backends(node.id, within=1)):
         with pytest.raises(NodeAway):
             await command
         assert await unreachable()
         far_end.is_away = False
-        await witness.command(node.id, COMMAND, within=1)
-        await witness.close()
+        await tracker.command(node.id, COMMAND, within=1)
+        await tracker.close()
         assert not await unreachable()
         far_end.is_away = True

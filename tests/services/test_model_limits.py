@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from nodesmith.contracts.http.models import ModelStopBody
 from nodesmith.contracts.nats.running_models import ModelQuestion, ModelReply, ModelStopped, RunningModel, RunningModels
 from nodesmith.domain.node import Node, NodeStatus, NodeType, Protocol
 from nodesmith.services.nodes.running_models import NodeModels
@@ -63,7 +62,7 @@ def models(processes: Any) -> NodeModels:
 async def test_node_gets_half_a_minute_to_unload_stop_and_delete_a_model(models: NodeModels, processes: Any) -> None:
     """S44: unload, stop and delete wait for a process to end; listing models does not."""
     await models.unload(a_node(), "llama")
-    await models.stop(a_node(), ModelStopBody(model_name="llama"))
+    await models.stop(a_node(), "llama", 0)
     await models.delete(a_node(), "llama")
     assert processes.limits == {"running": 10, "unload": 30, "stop": 30, "delete": 30}
 

@@ -19,19 +19,18 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from nodesmith.contracts.http.nodes import DrainPolicy
 from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.errors import IdentityInUse, InvalidRequest, NodesmithError
-from nodesmith.domain.node import NodeStatus
+from nodesmith.domain.node import DrainPolicy, NodeStatus
 from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.nodes.registration import CONNECT_TIMEOUT, Registration
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.lifecycle import NodeLife
 from nodesmith.store.nodes.nodes import Nodes
 from tests.databases import migrated_template
+from tests.fakes.node_link import SimulatedPresence, SimulatedRevocation
 from tests.servers import PostgresForTests
 from tests.services.conftest import TOKEN, registration_on
-from tests.services.links import SimulatedPresence, SimulatedRevocation
 from tests.services.test_lifecycle import RecordedSignals
 from tests.services.test_registration import a_node
 from tests.store.clock import SetClock

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from nodesmith.contracts.http.operations import InstallRequest
-from nodesmith.contracts.temporal.batches import BatchRequest
 from nodesmith.contracts.temporal.operations import Policy, Projection, operation_workflow_id
 from nodesmith.domain.errors import NodesmithError, OperationConflict, RegistryDenied, RegistryDown, UnknownArtifact
 from nodesmith.domain.kinds import Kind
@@ -23,6 +21,7 @@ from nodesmith.services.batches.batches import BatchService
 from nodesmith.services.nodes.registration import Registration
 from nodesmith.services.operations.admission import Admission
 from nodesmith.services.operations.intents import Intents
+from nodesmith.services.requested_work import RequestedBackend, RequestedBatch
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
 from nodesmith.store.nodes.nodes import Nodes
@@ -64,7 +63,7 @@ async def test_an_install_by_uri_is_recorded_by_digest(
 ) -> None:
     node = await join()
     uri = f"{scheme}{image.reference}"
-    accepted = await admission.ask(Kind.INSTALL, node.id, InstallRequest(uri=uri), actor="ada")
+    accepted = await admission.ask(Kind.INSTALL, node.id, RequestedBackend(uri=uri), actor="ada")
     row = await operations.find(accepted.op_id)
     stored = await operations.request(accepted.op_id)
     assert row is not None
@@ -78,14 +77,14 @@ async def test_an_install_by_uri_is_recorded_by_digest(
 async def test_uri_with_a_digest_needs_no_registry_request(admission: Admission, join: Join, image: Published) -> None:
     node = await join()
     by_digest = f"127.0.0.1:9/team/echo@{image.digest}"
-    first = await admission.ask(Kind.INSTALL, node.id, InstallRequest(uri=by_digest), actor="ada")
-    named = InstallRequest(uri="127.0.0.1:9/team/other:1", sha256=image.digest)
+    first = await admission.ask(Kind.INSTALL, node.id, RequestedBackend(uri=by_digest), actor="ada")
+    named = RequestedBackend(uri="127.0.0.1:9/team/other:1", sha256=image.digest)
     second = await admission.ask(Kind.INSTALL, node.id, named, actor="ada")
     assert (first.joined, second.joined) == (False, False)
 
 
 async def test_a_tag_that_moved_is_another_version(admission: Admission, join: Join, image: Published) -> None:
-    node, request = await join(), InstallRequest(uri=image.reference)
+    node, request = await join(), RequestedBackend(uri=image.reference)
     first = await admission.ask(Kind.INSTALL, node.id, request, actor="ada")
     again = await admission.ask(Kind.INSTALL, node.id, request, actor="bob")
     assert (again.op_id, again.joined) == (first.op_id, True)
@@ -98,7 +97,7 @@ async def test_a_repeated_request_and_a_retry_keep_their_digest(
     admission: Admission, operations: OperationTable, join: Join, image: Published, client: Client
 ) -> None:
     """Even if the tag has moved and the registry is down."""
-    node, request = await join(), InstallRequest(uri=image.reference)
+    node, request = await join(), RequestedBackend(uri=image.reference)
     first = await admission.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key="k-pin")
     image.site.files.clear()
     again = await admission.ask(Kind.INSTALL, node.id, request, actor="ada", idempotency_key="k-pin")
@@ -134,9 +133,9 @@ async def test_failed_tag_lookup_starts_nothing_and_names_the_registry(
     async with asyncio.timeout(HANGS_S):
         with pytest.raises(error, match=words) as refused:
             await replace(admission, intents=impatient).ask(
-                Kind.INSTALL, node.id, InstallRequest(uri=image.reference), actor="ada"
+                Kind.INSTALL, node.id, RequestedBackend(uri=image.reference), actor="ada"
             )
-    image.manifest().gate.set()
+    image.manifest().released.set()
     assert refused.value.facts == {"registry": image.host}
     assert image.host in refused.value.message
     assert await runs.describe(operation_workflow_id(node.id, "echo")) is None
@@ -145,7 +144,7 @@ async def test_failed_tag_lookup_starts_nothing_and_names_the_registry(
 async def test_a_registry_that_cannot_be_reached_is_down(admission: Admission, join: Join) -> None:
     node = await join()
     with pytest.raises(RegistryDown, match=r"127\.0\.0\.1:9"):
-        await admission.ask(Kind.INSTALL, node.id, InstallRequest(uri="127.0.0.1:9/team/echo:1"), actor="ada")
+        await admission.ask(Kind.INSTALL, node.id, RequestedBackend(uri="127.0.0.1:9/team/echo:1"), actor="ada")
 
 
 # galleries and batches ----------------------------------------------------------------------------------------
@@ -183,7 +182,7 @@ async def test_a_batch_asks_the_registry_once_and_a_mirror_answers(
     service: BatchService, join: Join, registration: Registration, nodes: Nodes, image: Published
 ) -> None:
     members: list[Node] = [await join(), await join(), await with_card(registration, nodes)]
-    accepted = await service.start(BatchRequest(backend="engine", nodes=[each.name for each in members]), actor="ada")
+    accepted = await service.start(RequestedBatch(backend="engine", nodes=[each.name for each in members]), actor="ada")
     batch = await service.batches.request(accepted.batch_id)
     assert batch is not None
     assert {build.backend for build in batch.builds.values()} == {"engine-cpu", "engine-cuda"}
@@ -197,21 +196,21 @@ async def test_a_repeated_batch_is_answered_as_it_was_begun(
 ) -> None:
     """Even if the registry no longer has the image."""
     one, two = await join(), await join()
-    request = BatchRequest(backend="engine", nodes=[one.name, two.name])
+    request = RequestedBatch(backend="engine", nodes=[one.name, two.name])
     first = await service.start(request, actor="ada", idempotency_key="b-pin")
     image.site.files.clear()
     again = await service.start(request, actor="ada", idempotency_key="b-pin")
     assert again.repeated
-    assert again.model_copy(update={"repeated": False, "message": first.message}) == first
+    assert replace(again, repeated=False, message=first.message) == first
     with pytest.raises(OperationConflict, match="Idempotency-Key"):
-        await service.start(request.model_copy(update={"force": True}), actor="ada", idempotency_key="b-pin")
+        await service.start(replace(request, force=True), actor="ada", idempotency_key="b-pin")
 
 
 async def test_a_batch_is_not_begun_without_its_registry(service: BatchService, join: Join, image: Published) -> None:
     image.site.files.clear()
     node = await join()
     with pytest.raises(RegistryDown, match=r"127\.0\.0\.1:9.*answered 404"):
-        await service.start(BatchRequest(backend="engine", nodes=[node.name]), actor="ada")
+        await service.start(RequestedBatch(backend="engine", nodes=[node.name]), actor="ada")
 
 
 async def test_a_gallery_entry_with_a_digest_is_its_own_pin(admission: Admission, join: Join) -> None:
@@ -220,7 +219,7 @@ async def test_a_gallery_entry_with_a_digest_is_its_own_pin(admission: Admission
     pinned: Intents = replace(admission.intents, catalogue=catalogue)
     node = await join()
     accepted = await replace(admission, intents=pinned).ask(
-        Kind.INSTALL, node.id, InstallRequest(backend="engine"), actor="ada"
+        Kind.INSTALL, node.id, RequestedBackend(backend="engine"), actor="ada"
     )
     stored = await admission.operations.request(accepted.op_id)
     assert stored is not None

@@ -1,6 +1,7 @@
 """The activity that records an operation: which writes of a run it accepts."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -8,8 +9,8 @@ from temporalio.exceptions import ApplicationError
 
 from nodesmith.activities.records import RecordActivities
 from nodesmith.bus.nkeys import KeyPair, Role
-from nodesmith.bus.signing import Signatures, Signed, opened, seal
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.bus.signed_messages import Signatures, Signed, opened, seal
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.messages import Outcome, Result
 from nodesmith.contracts.temporal.operations import OperationRequest, RecordResult, Transitions
 from nodesmith.domain.audit_change import ChangeState
@@ -23,8 +24,8 @@ from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from nodesmith.store.operations.permits import PermitTable
 from nodesmith.store.tables.core import OperationRow
+from tests.fakes.node_link import AcceptingProofs
 from tests.services.conftest import TOKEN, now, orders_on
-from tests.services.links import AcceptingProofs
 from tests.store.transitions import a_request, transition
 
 
@@ -55,8 +56,8 @@ async def test_run_that_no_api_admitted_leaves_a_row_in_the_audit_trail(
         "n-1",
         ChangeState.DONE,
     )
-    assert entry.after is not None
-    assert (entry.after["op_id"], entry.after["wanted"]["uri"]) == (request.op_id, request.wanted.uri)
+    after: Any = entry.after
+    assert (after["op_id"], after["wanted"]["uri"]) == (request.op_id, request.wanted.uri)
 
 
 async def test_row_about_a_forged_run_is_short(database: Database, operations: OperationTable) -> None:

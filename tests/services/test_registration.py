@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.presence import Heartbeat, StopOrder, StopWhy
 from nodesmith.domain.audit_change import ChangeState
 from nodesmith.domain.errors import (
@@ -29,8 +29,8 @@ from nodesmith.store.access.audit import AuditTrail
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.nats_credentials import NatsCredentials
 from nodesmith.store.nodes.nodes import Nodes
+from tests.fakes.node_link import SimulatedPresence, SimulatedRevocation
 from tests.services.conftest import TOKEN, a_nats_key, now, registration_on
-from tests.services.links import SimulatedPresence, SimulatedRevocation
 
 
 def a_node(**changes: object) -> RegisterRequest:
@@ -235,7 +235,7 @@ async def test_a_reset_frees_the_name_for_another_machine_that_has_to_be_approve
         await registration.register(request, bearer=TOKEN)
 
 
-async def test_a_wrong_token_admits_nobody(registration: Registration) -> None:
+async def test_a_wrong_token_admits_no_node(registration: Registration) -> None:
     for bearer in ("", "wrong"):
         with pytest.raises(NotSignedIn):
             await registration.register(a_node(), bearer=bearer)

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from temporalio.client import Client, WorkflowFailureError
 
-from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.contracts.nats.messages import CancelAnswer, CancelCommand, CancelReply, Outcome, Result
 from nodesmith.contracts.temporal.dispatch import Ended
 from nodesmith.contracts.temporal.operations import OperationInput, Run, operation_workflow_id
@@ -18,14 +17,15 @@ from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.services.operations.admission import Admission
 from nodesmith.services.operations.repair import CLOSE_TIMEOUT, Repair
 from nodesmith.services.operations.verified_records import VerifiedRecords
+from nodesmith.services.requested_work import RequestedBackend
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from tests.api.station import until
+from tests.fakes.node_link import AcceptingProofs, SimulatedLink
+from tests.fakes.operation_activities import Station, worker_of
 from tests.services.conftest import Join, now
-from tests.services.links import AcceptingProofs, SimulatedLink
 from tests.store.transitions import transition
-from tests.workflows.station import Station, worker_of
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def repair(nodes: Nodes, operations: OperationTable, runs: TemporalRuns, link: S
 async def terminated(admission: Admission, client: Client, join: Join) -> str:
     """An operation whose run was terminated in the Temporal Web UI."""
     node = await join()
-    accepted = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo"), actor="ada")
+    accepted = await admission.ask(Kind.INSTALL, node.id, RequestedBackend(backend="echo"), actor="ada")
     await client.get_workflow_handle(operation_workflow_id(node.id, "echo")).terminate("in the Web UI")
     return accepted.op_id
 
@@ -95,7 +95,7 @@ async def test_two_repairs_at_once_are_harmless_and_open_runs_are_left_alone(
 ) -> None:
     """S29."""
     node = await join()
-    alive = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo"), actor="ada")
+    alive = await admission.ask(Kind.INSTALL, node.id, RequestedBackend(backend="echo"), actor="ada")
     op_id = await terminated(admission, client, join)
     link.cancel_reply = CancelReply(op_id=op_id, answer=CancelAnswer.STOPPED)
     await until(lambda: asyncio.gather(repair.once(), repair.once()), any)
@@ -139,7 +139,7 @@ async def test_row_of_a_closed_run_ends_as_the_run_did(
     async with worker_of(client, station, runs.queue):
         failed = Outcome(op_id="op", result=Result.FAILED, reason=Reason.NO_DISK, error="disk full")
         station.answer_dispatch(Ended(outcome=failed))
-        accepted = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo"), actor="ada")
+        accepted = await admission.ask(Kind.INSTALL, node.id, RequestedBackend(backend="echo"), actor="ada")
         await station.reached(State.FAILED)
         handle = client.get_workflow_handle(operation_workflow_id(node.id, "echo"))
         with pytest.raises(WorkflowFailureError):
@@ -161,8 +161,8 @@ async def test_open_run_with_ended_or_missing_row_is_signalled(
 ) -> None:
     """Protocol 3: Temporal was restored from an older backup than PostgreSQL, or the reverse."""
     link.cancel_reply = NodeAway()
-    asked = [await admission.ask(Kind.INSTALL, (await join()).id, InstallRequest(backend="echo"), actor="ada")]
-    asked.append(await admission.ask(Kind.INSTALL, (await join()).id, InstallRequest(backend="echo"), actor="ada"))
+    asked = [await admission.ask(Kind.INSTALL, (await join()).id, RequestedBackend(backend="echo"), actor="ada")]
+    asked.append(await admission.ask(Kind.INSTALL, (await join()).id, RequestedBackend(backend="echo"), actor="ada"))
     ended, untouched = [await operations.find(each.op_id) for each in asked]
     assert ended is not None
     assert untouched is not None

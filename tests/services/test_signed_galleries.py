@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from nodesmith.contracts.http.galleries import TrustRequest
-from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.contracts.temporal.operations import Intent
 from nodesmith.domain.errors import (
     GalleryUnreadable,
@@ -19,8 +17,9 @@ from nodesmith.domain.errors import (
     ServiceUnavailable,
     UnknownGallery,
 )
+from nodesmith.domain.gallery import TrustSettings
+from nodesmith.domain.gallery_trust import GalleryPolicy, GalleryTrust
 from nodesmith.domain.kinds import Kind
-from nodesmith.domain.trust import GalleryPolicy, GalleryTrust
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index
 from nodesmith.gallery.minisign import SecretKey
@@ -29,6 +28,7 @@ from nodesmith.gallery.tags import RegistryTags
 from nodesmith.services.catalogue.galleries import Galleries, check_trust
 from nodesmith.services.operations.artifact_check import ArtifactCheck
 from nodesmith.services.operations.intents import Intents, UriRules
+from nodesmith.services.requested_work import RequestedBackend
 from nodesmith.store.database import Database
 from tests.agent.registry import publish
 from tests.agent.web import Web, running
@@ -123,33 +123,33 @@ async def test_trust_that_a_gallery_cannot_meet_changes_nothing(galleries: Galle
     folder = tmp_path / "other"
     folder.mkdir()
     with pytest.raises(GalleryUnreadable, match="keeps its previous trust settings"):
-        await galleries.trust("main", TrustRequest(policy=SIGNED, root=Gallery(folder).root))
+        await galleries.trust("main", TrustSettings(policy=SIGNED, root=Gallery(folder).root))
     view = await galleries.find("main")
     assert (view.policy, view.signed_index, view.index_version) == ("signed", True, 1)
     with pytest.raises(UnknownGallery):
-        await galleries.trust("other", TrustRequest())
+        await galleries.trust("other", TrustSettings())
 
 
 async def test_trust_settings_can_be_set_and_removed(galleries: Galleries) -> None:
     key = SecretKey.make()
-    view = await galleries.trust("main", TrustRequest(policy=SIGNED, keys=[key.public_text()]))
+    view = await galleries.trust("main", TrustSettings(policy=SIGNED, keys=[key.public_text()]))
     assert (view.key_ids, view.signed_index, view.index_version) == ([key.id], False, 0)
-    view = await galleries.trust("main", TrustRequest())
+    view = await galleries.trust("main", TrustSettings())
     assert (view.policy, view.key_ids) == ("digest", [])
 
 
 @pytest.mark.parametrize(
     ("wanted", "field"),
     [
-        (TrustRequest(policy=SIGNED), "keys"),
-        (TrustRequest(policy=SIGNED, keys=["no key"]), "keys"),
-        (TrustRequest(policy=SIGNED, root="no root"), "root"),
-        (TrustRequest(policy=SIGNED, keys=[public_text(KEY)] * 2, threshold=2), "threshold"),
-        (TrustRequest(policy=SIGNED, keys=[MINE.public_text(), RENUMBERED.public_text()], threshold=2), "threshold"),
-        (TrustRequest(policy=GalleryPolicy.DIGEST, keys=[public_text(KEY)]), "policy"),
+        (TrustSettings(policy=SIGNED), "keys"),
+        (TrustSettings(policy=SIGNED, keys=["no key"]), "keys"),
+        (TrustSettings(policy=SIGNED, root="no root"), "root"),
+        (TrustSettings(policy=SIGNED, keys=[public_text(KEY)] * 2, threshold=2), "threshold"),
+        (TrustSettings(policy=SIGNED, keys=[MINE.public_text(), RENUMBERED.public_text()], threshold=2), "threshold"),
+        (TrustSettings(policy=GalleryPolicy.DIGEST, keys=[public_text(KEY)]), "policy"),
     ],
 )
-def test_contradictory_trust_settings_are_refused(wanted: TrustRequest, field: str) -> None:
+def test_contradictory_trust_settings_are_refused(wanted: TrustSettings, field: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         check_trust(wanted)
     assert refused.value.facts["field"] == field
@@ -165,7 +165,7 @@ def intents(index: str, trust: GalleryTrust) -> Intents:
 
 
 async def admitted(intents: Intents) -> Intent:
-    wanted = intents.wanted(Kind.INSTALL, InstallRequest(backend="engine"))
+    wanted = intents.wanted(Kind.INSTALL, RequestedBackend(backend="engine"))
     return (await intents.pinned({"": wanted}))[""]
 
 

@@ -11,7 +11,7 @@ from nodesmith.bus.connection import Bus, connect_control, node_bus
 from nodesmith.bus.heartbeats import HeartbeatSink, send_heartbeats
 from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.node import NodeStatus
-from nodesmith.services.nodes.identity import DuplicateIdentities
+from nodesmith.services.nodes.identity_claims import DuplicateIdentities
 from nodesmith.services.nodes.liveness import Liveness
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
@@ -19,9 +19,9 @@ from nodesmith.store.nodes.lifecycle import NodeLife
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from tests.deadlines import HANGS_S
+from tests.fakes.node_link import SimulatedLink, SimulatedPresence
 from tests.servers import NatsForTests
 from tests.services.conftest import Join
-from tests.services.links import SimulatedLink, SimulatedPresence
 from tests.services.test_liveness import RecordedWakes
 from tests.store.clock import SetClock
 

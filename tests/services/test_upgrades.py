@@ -7,15 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nodesmith.contracts.http.galleries import Installation
-from nodesmith.contracts.http.operations import InstallRequest
-from nodesmith.contracts.nats.messages import Installed
 from nodesmith.domain.errors import ServiceUnavailable
+from nodesmith.domain.installed import Installation, InstalledBackend
 from nodesmith.domain.kinds import Kind
 from nodesmith.gallery import oci
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index
 from nodesmith.services.catalogue.upgrades import Upgrades
+from nodesmith.services.requested_work import RequestedBackend
 from tests.deadlines import HANGS_S
 from tests.gallery import wild
 from tests.store.clock import SetClock
@@ -70,7 +69,9 @@ def fleet_of(catalogue: Catalogue, *installed: Installation, tag: str = "") -> U
 
 
 def on(node: str, name: str, version: str = "", digest: str = "", *, is_meta: bool = False) -> Installation:
-    return Installation(node, node, "healthy", Installed(name=name, version=version, digest=digest, is_meta=is_meta))
+    return Installation(
+        node, node, "healthy", InstalledBackend(name=name, version=version, digest=digest, is_meta=is_meta)
+    )
 
 
 async def test_other_gallery_version_is_an_upgrade_for_nodes_without_it(catalogue: Catalogue) -> None:
@@ -139,7 +140,7 @@ async def test_registries_are_asked_for_installed_tags_only_and_in_time(catalogu
 async def test_automatic_upgrades_are_off_by_default(catalogue: Catalogue) -> None:
     asked: list[tuple[Kind, str, str, str]] = []
 
-    async def ask(kind: Kind, node: str, request: InstallRequest, key: str) -> None:
+    async def ask(kind: Kind, node: str, request: RequestedBackend, key: str) -> None:
         asked.append((kind, node, request.backend, key))
 
     fleet = fleet_of(catalogue, on("n1", "tool", "1"))

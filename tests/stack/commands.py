@@ -12,8 +12,8 @@ from typing import Any
 
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.stack.home import Home
-from nodesmith.stack.ports import RANGE, is_free
 from nodesmith.stack.processes import record
+from nodesmith.stack.tcp_ports import RANGE, is_free
 from tests.sources import ENVIRONMENT
 from tests.temporal_client import temporal_settings
 

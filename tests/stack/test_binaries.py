@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nodesmith.bus.credentials import new_trust
+from nodesmith.bus.nats_credentials import new_trust
 from nodesmith.stack.errors import StackError
 from nodesmith.stack.servers import binaries, embedded
 from nodesmith.stack.servers.nats import NatsServer

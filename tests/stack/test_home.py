@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nodesmith.bus.credentials import CredentialIssuer
+from nodesmith.bus.nats_credentials import CredentialIssuer
 from nodesmith.stack import secrets
 from nodesmith.stack.errors import StackError
 from nodesmith.stack.home import Connection, Home, find_home

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.node import Node, Protocol
 from nodesmith.store.database import Database

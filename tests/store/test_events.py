@@ -85,7 +85,7 @@ async def test_reader_is_woken_by_the_tick_when_nothing_happens(database: Databa
         await asyncio.wait_for(anext(wakeups), 10)
 
 
-async def test_listening_goes_on_after_the_server_ended_the_connection(
+async def test_listening_continues_after_the_server_ended_the_connection(
     database: Database, database_url: str, operations: OperationTable
 ) -> None:
     async with aclosing(EventFeed(database, tick_s=3600).wakeups()) as wakeups:

@@ -1,13 +1,14 @@
 """Galleries and uploads in PostgreSQL."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nodesmith.contracts.http.galleries import FreshIndex, GalleryRequest, IndexProof, UploadView
 from nodesmith.domain.errors import GalleryExists, UploadExists
-from nodesmith.domain.trust import GalleryPolicy
+from nodesmith.domain.gallery import FreshIndex, GallerySettings, IndexProof, Upload
+from nodesmith.domain.gallery_trust import GalleryPolicy
 from nodesmith.store.catalogue.galleries import GalleryTable, UploadTable
 from nodesmith.store.database import Database
 from tests.store.clock import SetClock
@@ -25,8 +26,8 @@ def uploads(database: Database, clock: SetClock) -> UploadTable:
     return UploadTable(database, clock=clock)
 
 
-def asked(name: str) -> GalleryRequest:
-    return GalleryRequest(name=name, url="https://files.invalid/a", mirrors=["https://mirror.invalid/a"])
+def asked(name: str) -> GallerySettings:
+    return GallerySettings(name=name, url="https://files.invalid/a", mirrors=["https://mirror.invalid/a"])
 
 
 async def test_galleries_are_listed_in_the_order_in_which_they_were_added(galleries: GalleryTable) -> None:
@@ -77,11 +78,11 @@ async def test_of_two_readings_at_once_the_older_signed_index_never_wins(galleri
 async def test_trust_is_replaced_together_with_what_was_read_under_it(galleries: GalleryTable) -> None:
     await galleries.add(asked("trust"), proven(5), by="ada")
     before = await galleries.state()
-    request = asked("trust").model_copy(update={"policy": GalleryPolicy.SIGNED, "keys": ["k"], "root": "{}"})
+    request = replace(asked("trust"), policy=GalleryPolicy.SIGNED, keys=["k"], root="{}")
     await galleries.trust(request, proven(1))
     assert await galleries.state() != before
     copy = (await galleries.copies("trust"))[0]
-    assert copy.request == request
+    assert copy.settings == request
     assert (copy.index_version, copy.metadata) == (1, {"root": "1"})
 
 
@@ -89,18 +90,18 @@ async def test_of_many_replicas_one_reads_a_gallery_again(galleries: GalleryTabl
     await galleries.add(asked("due"), FRESH, by="ada")
     clock.forward(seconds=7200)
     claims = await asyncio.gather(*(galleries.claim(older_than=timedelta(hours=1)) for _ in range(8)))
-    assert [copy.request.name for claim in claims for copy in claim].count("due") == 1
-    assert not [copy for copy in await galleries.claim(older_than=timedelta(hours=1)) if copy.request.name == "due"]
+    assert [copy.settings.name for claim in claims for copy in claim].count("due") == 1
+    assert not [copy for copy in await galleries.claim(older_than=timedelta(hours=1)) if copy.settings.name == "due"]
 
 
 async def test_a_version_is_uploaded_once_in_whatever_spelling(galleries: GalleryTable, uploads: UploadTable) -> None:
     before = await galleries.state()
-    mine = UploadView(name="My/Tool", version="1", uri="/artifacts/tool-1.tar.gz", sha256="a" * 64, size=3)
+    mine = Upload(name="My/Tool", version="1", uri="/artifacts/tool-1.tar.gz", sha256="a" * 64, size=3)
     kept = await uploads.add(mine, by="ada")
     assert kept in await uploads.list()
     assert await galleries.state() != before
     with pytest.raises(UploadExists):
-        await uploads.add(mine.model_copy(update={"name": "my__tool"}), by="bob")
+        await uploads.add(replace(mine, name="my__tool"), by="bob")
     assert await uploads.uses(mine.uri)
     assert await uploads.remove("MY/TOOL", "1") == kept
     assert await uploads.remove("my/tool", "1") is None

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from nodesmith.contracts.http.operation_groups import OperationFilter
-from nodesmith.contracts.http.operations import OperationScope
 from nodesmith.contracts.temporal.batches import BatchInput, BatchState, CloseBatch, Target, member_op_id
 from nodesmith.domain.errors import InvalidRequest
 from nodesmith.domain.operation import OPEN, Reason, State
+from nodesmith.domain.operation_filter import OperationFilter, OperationScope
 from nodesmith.store.database import Database
 from nodesmith.store.operations.batches import Batches
 from nodesmith.store.operations.events import EventFeed

@@ -75,7 +75,7 @@ async def test_an_answer_to_an_older_question_changes_nothing(
     assert await inventory.of_node(node.id) == []
 
 
-async def test_inventory_goes_with_its_node_and_does_not_come_back(
+async def test_inventory_is_deleted_with_its_node_and_does_not_return(
     nodes: Nodes, inventory: InventoryTable, database: Database
 ) -> None:
     """H10: by foreign key; a reply that arrives after the removal is dropped."""

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from nodesmith.contracts.http.access import InviteRequest, InviteView
+from nodesmith.domain.access import Invite, InviteTerms
 from nodesmith.domain.errors import InviteSpent, NodesmithError, NotSignedIn
 from nodesmith.store.access.invites import Invites
 from nodesmith.store.database import Database
@@ -17,12 +17,12 @@ def invites(database: Database, clock: SetClock) -> Invites:
     return Invites(database, clock=clock)
 
 
-async def new_invite(invites: Invites, clock: SetClock, secret: str, uses: int = 1) -> InviteView:
+async def new_invite(invites: Invites, clock: SetClock, secret: str, uses: int = 1) -> Invite:
     ends = clock.now + timedelta(hours=1)
-    return await invites.create(InviteRequest(uses=uses), token_hash=secret, created_by="admin", expires_at=ends)
+    return await invites.create(InviteTerms(uses=uses), token_hash=secret, created_by="admin", expires_at=ends)
 
 
-async def used(invites: Invites, invite: InviteView) -> int:
+async def used(invites: Invites, invite: Invite) -> int:
     return next(each.used for each in await invites.list() if each.id == invite.id)
 
 
@@ -56,7 +56,7 @@ async def test_released_use_is_available_again(invites: Invites, clock: SetClock
     await invites.redeem("back", node_name="other", machine_id="m")
 
 
-async def test_expired_revoked_and_foreign_invites_admit_nobody(invites: Invites, clock: SetClock) -> None:
+async def test_expired_revoked_and_foreign_invites_admit_no_node(invites: Invites, clock: SetClock) -> None:
     late = await new_invite(invites, clock, "late", uses=9)
     await invites.redeem("late", node_name="early", machine_id="m")
     taken_back = await new_invite(invites, clock, "taken-back")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select
 
 from nodesmith.api.views.nodes import node_view
-from nodesmith.contracts.http.nodes import RegisterRequest
+from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.presence import BackendConfinement, Heartbeat, Resources
 from nodesmith.domain.errors import NameTaken
 from nodesmith.domain.node import NodeFacts, NodeStatus, Protocol, status_of
@@ -130,7 +130,7 @@ async def test_heartbeat_with_text_that_cannot_be_stored_does_not_stop_the_other
     assert (views[0].gpu_vendor, views[0].labels["a\ufffd"]) == ("a\ufffdb", "b\ufffd")
 
 
-async def test_late_batch_does_not_turn_a_heartbeat_back(nodes: Nodes) -> None:
+async def test_late_batch_does_not_set_a_heartbeat_back(nodes: Nodes) -> None:
     node_id = await registered(nodes, a_node())
     await nodes.heartbeats([Heartbeat(node_id=node_id)], NOON)
     await nodes.heartbeats([Heartbeat(node_id=node_id)], NOON - timedelta(seconds=5))

@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodesmith.api.views.operations import event_view
-from nodesmith.contracts.http.operation_groups import OperationFilter
-from nodesmith.contracts.http.operations import OperationScope
 from nodesmith.contracts.nats.messages import Installed, Outcome, Progress, Result
 from nodesmith.contracts.temporal.operations import RecordResult, RowEnd
 from nodesmith.contracts.words import Words, describe
 from nodesmith.domain.operation import ENDED, OPEN, Gauge, Phase, Reason, State
+from nodesmith.domain.operation_filter import OperationFilter, OperationScope
 from nodesmith.store.database import Database
 from nodesmith.store.operations.history import History
 from nodesmith.store.operations.operations import OperationTable

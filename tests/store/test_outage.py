@@ -26,7 +26,7 @@ async def test_refused_connection_is_unavailable() -> None:
             await database.migrate()
 
 
-async def test_tables_that_nobody_could_migrate_yet_are_an_outage(postgres_server: PostgresForTests) -> None:
+async def test_tables_that_are_not_migrated_yet_are_an_outage(postgres_server: PostgresForTests) -> None:
     async with opened(await postgres_server.create_database()) as database:
         with pytest.raises(ServiceUnavailable):
             await Nodes(database).list()

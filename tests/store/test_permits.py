@@ -17,7 +17,7 @@ from nodesmith.store.operations.batches import Batches
 from nodesmith.store.operations.hold import Holds
 from nodesmith.store.operations.operations import OperationTable
 from nodesmith.store.operations.permits import PermitTable
-from tests.activities.permits import MemoryPermits
+from tests.fakes.permits import MemoryPermits
 from tests.services.conftest import orders_on
 from tests.store.clock import NOON
 from tests.store.transitions import a_request, transition

@@ -1,14 +1,16 @@
 """Access data of hosts: stored encrypted, returned completely only by `access`."""
 
+from dataclasses import asdict
+
 import pytest
 from sqlalchemy import text
 
-from nodesmith.contracts.http.sources import SourceRequest
 from nodesmith.domain.errors import ServiceUnavailable
+from nodesmith.domain.source_settings import SourceSettings
 from nodesmith.store.catalogue.sources import SourceTable
 from nodesmith.store.database import Database
 
-SECRET = SourceRequest(
+SECRET = SourceSettings(
     username="ada",
     password="s3cret-word",
     ca="-----BEGIN-----",
@@ -22,14 +24,14 @@ async def test_access_data_is_returned_completely(database: Database) -> None:
     await sources.put("registry.invalid", SECRET, by="root")
     access = await sources.access("Registry.invalid:443")
     assert access is not None
-    assert access.model_dump(exclude={"host"}) == SECRET.model_dump()
+    assert access.model_dump(exclude={"host"}) == asdict(SECRET)
     assert await sources.access("other.invalid") is None
 
 
 async def test_access_data_of_a_port_wins_over_the_host(database: Database) -> None:
     sources = SourceTable(database, "key")
-    await sources.put("ports.invalid", SourceRequest(username="any"), by="root")
-    await sources.put("ports.invalid:5000", SourceRequest(username="five"), by="root")
+    await sources.put("ports.invalid", SourceSettings(username="any"), by="root")
+    await sources.put("ports.invalid:5000", SourceSettings(username="five"), by="root")
     told = [await sources.access(host) for host in ("ports.invalid:5000", "ports.invalid:6000", "ports.invalid")]
     assert [access and access.username for access in told] == ["five", "any", "any"]
 

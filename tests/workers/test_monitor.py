@@ -13,10 +13,10 @@ from nodesmith.runtime.settings import ControlSettings
 from nodesmith.store.database import Database
 from nodesmith.store.operations.monitor_ticks import MonitorTicks
 from nodesmith.store.operations.operations import OperationTable
+from tests.fakes.operation_activities import deaf_run
 from tests.servers import NatsForTests
 from tests.store.transitions import a_request, transition
 from tests.workers.conftest import running_worker
-from tests.workflows.station import deaf_run
 
 HANGS_S = 60
 

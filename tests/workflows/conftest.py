@@ -10,7 +10,7 @@ from nodesmith.contracts.temporal.dispatch import DispatchResult
 from nodesmith.contracts.temporal.operations import Policy
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.runtime.temporal import connect
-from tests.workflows.station import QUICK, Operation, Station, start, worker_of
+from tests.fakes.operation_activities import QUICK, Operation, Station, start, worker_of
 
 Begin = Callable[..., Awaitable[Operation]]
 

@@ -28,8 +28,8 @@ from nodesmith.contracts.temporal.operations import CancelRequest, NodeBack, Out
 from nodesmith.domain.operation import Reason, State
 from nodesmith.workflows.backend_operation import BackendOperation
 from tests.deadlines import HANGS_S
+from tests.fakes.operation_activities import QUICK, Operation, Station, start, worker_of
 from tests.workflows.conftest import Begin
-from tests.workflows.station import QUICK, Operation, Station, start, worker_of
 
 
 async def ends_red(operation: Operation) -> ApplicationError:
@@ -393,7 +393,7 @@ async def test_run_that_no_api_admitted_fails_and_is_reported(
     assert station.sent == 0
 
 
-async def test_expired_order_is_waited_for_and_the_operation_goes_on(begin: Begin) -> None:
+async def test_operation_waits_for_a_new_order_and_continues(begin: Begin) -> None:
     operation = await begin(at_once=OrderNotValid(why="The order has expired."))
     waiting = await operation.station.reached(State.WAITING)
     assert (waiting.reason, waiting.detail) == (Reason.ORDER, "The order has expired.")

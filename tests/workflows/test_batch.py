@@ -25,7 +25,7 @@ from nodesmith.domain.operation import Reason, State
 from nodesmith.workflows.batch import Batch
 from nodesmith.workflows.batch_failures import Failures
 from tests.deadlines import HANGS_S
-from tests.workflows.simulated_fleet import Fleet, Handle, start, worker_of
+from tests.fakes.batch_activities import Fleet, Handle, start, worker_of
 
 Begin = Callable[..., Awaitable[Handle]]
 
@@ -45,7 +45,7 @@ async def result(handle: Handle) -> BatchProgress:
     return await asyncio.wait_for(handle.result(), HANGS_S)
 
 
-async def test_no_more_than_the_window_run_at_once_and_all_get_their_turn(begin: Begin, fleet: Fleet) -> None:
+async def test_no_more_than_max_parallel_run_at_once_and_all_get_a_slot(begin: Begin, fleet: Fleet) -> None:
     """G12: a window."""
     handle = await begin(6, max_parallel=2)
     for number in range(6):

@@ -16,8 +16,8 @@ from nodesmith.stack.servers import embedded
 from nodesmith.stack.servers.temporal import TemporalServer
 from nodesmith.workflows.batch import Batch
 from tests.deadlines import HANGS_S
+from tests.fakes.batch_activities import Fleet, Handle, start, worker_of
 from tests.servers import free_port
-from tests.workflows.simulated_fleet import Fleet, Handle, start, worker_of
 
 SHORT_HISTORY = {"limit.historyCount.suggestContinueAsNew": "12", "history.maximumSignalsPerExecution": "15"}
 MANY = 25
@@ -77,7 +77,7 @@ async def test_a_long_batch_keeps_window_failures_and_pause_over_new_runs(forget
     assert opened[:2] == [BatchState.PAUSED, BatchState.RUNNING], "no run says again what another has said"
 
 
-async def test_a_paused_batch_takes_any_number_of_requests_for_a_turn(forgetful: Client) -> None:
+async def test_a_paused_batch_takes_any_number_of_requests_for_a_slot(forgetful: Client) -> None:
     """A refused signal tells a member that its batch is gone, and it would begin although the batch is paused."""
     fleet = Fleet()
     async with worker_of(forgetful, fleet) as queue:

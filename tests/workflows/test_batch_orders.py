@@ -10,7 +10,7 @@ from nodesmith.contracts.temporal import batches as names
 from nodesmith.contracts.temporal.batches import BatchOrder, BatchState
 from nodesmith.domain.operation import State
 from tests.deadlines import HANGS_S
-from tests.workflows.simulated_fleet import Fleet, Handle, start, worker_of
+from tests.fakes.batch_activities import Fleet, Handle, start, worker_of
 
 ADA = BatchOrder(by="ada")
 

@@ -12,8 +12,8 @@ from nodesmith.contracts.temporal.dispatch import CancelResult, NodeUnreachable,
 from nodesmith.contracts.temporal.operations import CancelRequest, NodeBack
 from nodesmith.domain.operation import Reason, State
 from tests.deadlines import HANGS_S
+from tests.fakes.operation_activities import QUICK, Operation, Station, start, worker_of
 from tests.workflows.conftest import Begin
-from tests.workflows.station import QUICK, Operation, Station, start, worker_of
 
 
 async def ask_cancel(operation: Operation, *, op_id: str = "", force: bool = False) -> None:
@@ -45,7 +45,7 @@ async def test_a_running_install_is_stopped_on_its_node_first(begin: Begin) -> N
     assert "node stopped after 0.2 s" in result.detail
 
 
-async def test_a_node_that_takes_its_time_to_stop_is_told_until_it_has(begin: Begin) -> None:
+async def test_cancel_is_repeated_until_a_slow_node_has_stopped(begin: Begin) -> None:
     """A local activity has a second and a half; what takes longer is not given up, and is shown meanwhile."""
     operation = await begin()
     await operation.begin_on_node()
@@ -57,7 +57,7 @@ async def test_a_node_that_takes_its_time_to_stop_is_told_until_it_has(begin: Be
     assert "node stopped after 3.0 s" in (await operation.result()).detail
 
 
-async def test_a_cancel_that_comes_too_late_says_what_really_happened(begin: Begin) -> None:
+async def test_a_cancel_that_comes_too_late_reports_the_real_outcome(begin: Begin) -> None:
     operation = await begin()
     await operation.begin_on_node()
     await ask_cancel(operation)

@@ -18,7 +18,7 @@ from nodesmith.contracts.temporal.operations import CancelRequest, OperationInpu
 from nodesmith.domain.operation import Reason, State
 from nodesmith.stack.servers import binaries
 from nodesmith.workflows.backend_operation import BackendOperation
-from tests.workflows.station import Operation, Station, a_request, worker_of
+from tests.fakes.operation_activities import Operation, Station, a_request, worker_of
 
 EVENTS_OF_A_RUN = 20
 """then Temporal suggests to continue as new: after about three looks for an absent node"""

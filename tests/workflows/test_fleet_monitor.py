@@ -33,7 +33,7 @@ class Watches:
         await asyncio.sleep(3600)
 
 
-async def test_another_worker_goes_on_when_one_falls_silent(client: Client) -> None:
+async def test_another_worker_continues_when_one_stops_responding(client: Client) -> None:
     watches, queue = Watches(), f"fleet-{uuid.uuid4()}"
     watch = FleetWatch(heartbeat_timeout=timedelta(seconds=1))
     async with Worker(client, task_queue=queue, workflows=[FleetMonitor], activities=[watches.watch_fleet]):

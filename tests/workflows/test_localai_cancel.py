@@ -14,7 +14,7 @@ from nodesmith.domain.operation import Reason, State
 from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.workflows.backend_operation import BackendOperation
 from tests.deadlines import HANGS_S
-from tests.workflows.station import QUICK, Operation, Station, a_request, worker_of
+from tests.fakes.operation_activities import QUICK, Operation, Station, a_request, worker_of
 
 
 async def start(client: Client, station: Station, queue: str, policy: Policy = QUICK) -> Operation:

@@ -7,8 +7,8 @@ from nodesmith.contracts.temporal import operations as names
 from nodesmith.contracts.temporal.dispatch import CancelResult
 from nodesmith.contracts.temporal.operations import CancelRequest, Policy
 from nodesmith.domain.operation import State
+from tests.fakes.operation_activities import Operation
 from tests.workflows.conftest import Begin
-from tests.workflows.station import Operation
 
 
 async def scheduled(operation: Operation, activity: str) -> Any:

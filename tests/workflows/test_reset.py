@@ -14,8 +14,8 @@ from nodesmith.contracts.temporal.dispatch import Ended
 from nodesmith.contracts.temporal.operations import OperationResult
 from nodesmith.domain.operation import Reason, State
 from nodesmith.workflows.backend_operation import BackendOperation
+from tests.fakes.operation_activities import Operation
 from tests.workflows.conftest import Begin
-from tests.workflows.station import Operation
 
 
 async def reset(client: Client, operation: Operation) -> Operation:
@@ -61,7 +61,7 @@ async def test_reset_of_a_failed_operation_runs_nothing_again(client: Client, be
     assert operation.station.commands.empty()
 
 
-async def test_reset_of_an_open_operation_goes_on_and_says_so(client: Client, begin: Begin) -> None:
+async def test_reset_of_an_open_operation_continues_and_reports_it(client: Client, begin: Begin) -> None:
     operation = await begin()
     await operation.station.commands.get()
     after: Operation = await reset(client, operation)

@@ -11,8 +11,8 @@ from nodesmith.contracts.temporal.dispatch import CancelPending, CancelResult, N
 from nodesmith.contracts.temporal.operations import CancelRequest, NodeBack
 from nodesmith.domain.operation import State
 from tests.deadlines import HANGS_S
+from tests.fakes.operation_activities import QUICK
 from tests.workflows.conftest import Begin
-from tests.workflows.station import QUICK
 
 
 async def test_missing_row_that_cannot_be_written_is_waited_for(begin: Begin) -> None:

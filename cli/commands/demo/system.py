@@ -13,9 +13,10 @@ from nodesmith.cli.commands.demo.artifact import NOISE, DemoArtifact
 from nodesmith.cli.errors import CommandFailed
 from nodesmith.client import AsyncClient, ClientError
 from nodesmith.contracts.http.nodes import NodeView
-from nodesmith.contracts.http.operations import OperationBody, OperationDetail, OperationScope
+from nodesmith.contracts.http.operations import OperationBody, OperationDetail
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation_filter import OperationScope
 from nodesmith.stack.home import Home
 from nodesmith.stack.processes.child import Child, Program
 from nodesmith.stack.processes.record import Condition

@@ -24,7 +24,7 @@ from nodesmith.store.nodes.inventory import InventoryTable
 from tests.agent import web
 from tests.agent.registry import publish
 from tests.agent.web import Web
-from tests.api.models import ModelHandlers
+from tests.api.models import NodeWithModels
 from tests.api.node import on_the_bus
 from tests.api.records import recorded
 from tests.api.station import REGISTRATION_TOKEN, Api, bearer, until
@@ -292,7 +292,7 @@ async def known(api: Api, settings: ControlSettings, site: Site, registry: Web) 
     added = await api.http.post("/api/v1/galleries", json={"name": "wild", "url": f"{site.url}/engine"})
     assert added.status_code == 201, added.text
     waits, image = await installing(api), publish(registry, [b"layer"], name="team/contract")
-    async with on_the_bus(node, ModelHandlers()):
+    async with on_the_bus(node, NodeWithModels()):
         api.deps.heartbeats.add(Heartbeat(node_id=node["id"]))
         await until(lambda: api.http.get("/api/nodes/models"), lambda answer: bool(answer.json()))
         yield {

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from nodesmith.api.localai.backend_lists import modalities
 from nodesmith.contracts.nats.messages import Installed
 from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.runtime.settings import ControlSettings
-from nodesmith.services.catalogue.localai import modalities
 from nodesmith.store.nodes.inventory import InventoryTable
 from tests.api.station import Api, until
 from tests.databases import opened

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.api.models import ModelHandlers
+from tests.api.models import NodeWithModels
 from tests.api.node import on_the_bus
 from tests.api.station import Api, bearer, until
+from tests.deadlines import HANGS_S
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +19,8 @@ async def node(api: Api) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def handlers(node: dict[str, Any]) -> AsyncIterator[ModelHandlers]:
-    handlers = ModelHandlers()
+async def handlers(node: dict[str, Any]) -> AsyncIterator[NodeWithModels]:
+    handlers = NodeWithModels()
     async with on_the_bus(node, handlers):
         yield handlers
 
@@ -56,14 +57,13 @@ async def test_localais_log_routes_have_its_shapes(api: Api, node: dict[str, Any
     ]
 
 
-async def test_a_localai_worker_is_told_to_end_the_emptied_process_too(api: Api) -> None:
+async def test_unload_on_a_localai_worker_also_stops_the_process(api: Api) -> None:
     worker = await api.approved_node(protocol=1, address="10.0.0.9:50051", http_address="10.0.0.9:50050")
-    handlers = ModelHandlers()
+    handlers = NodeWithModels()
     async with on_the_bus(worker, handlers):
         answer = await api.http.post(f"/api/nodes/{worker['id']}/models/unload", json={"model_name": "echo"})
         assert answer.status_code == 200, answer.text
-        await until(lambda: asyncio.sleep(0, handlers.stopped), bool)
-        assert handlers.stopped == ["echo"]
+        assert (await asyncio.wait_for(handlers.stopped.get(), HANGS_S)).backend == "echo"
         logs = await api.http.get(f"/api/nodes/{worker['id']}/backend-logs")
         assert (logs.status_code, logs.json()["code"]) == (409, "node_cannot")
         assert "10.0.0.9:50050" in logs.json()["detail"]
@@ -78,8 +78,8 @@ async def test_models_of_all_healthy_nodes_are_one_list(api: Api, node: dict[str
 
 
 @pytest.mark.parametrize(("order", "said"), [("unload", "model unloaded"), ("delete", "model deleted from node")])
-async def test_orders_answer_in_localais_words(
-    api: Api, node: dict[str, Any], handlers: ModelHandlers, order: str, said: str
+async def test_model_routes_answer_with_localais_messages(
+    api: Api, node: dict[str, Any], handlers: NodeWithModels, order: str, said: str
 ) -> None:
     """S44: a negative reply is an error."""
     path = f"/api/nodes/{node['id']}/models/{order}"

@@ -46,7 +46,7 @@ async def test_an_invite_that_approves_lets_a_node_in_at_once_with_its_labels(ap
     assert entry["actor"] == f"invite {invite['id']}"
 
 
-async def test_an_invite_approves_nobody_unless_it_says_so(api: Api) -> None:
+async def test_an_invite_approves_nodes_only_if_it_was_created_so(api: Api) -> None:
     """H1: no silent approval."""
     joined = (await join(api, (await new_invite(api))["token"])).json()
     assert joined["status"] == "pending"

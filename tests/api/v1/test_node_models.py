@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.api.models import ModelHandlers, RefusingHandlers, UnloadingHandlers
-from tests.api.node import NodeHandlers, on_the_bus
+from tests.api.models import NodeWithModels, RefusingNode, UnloadingNode
+from tests.api.node import on_the_bus
 from tests.api.station import Api, bearer, until
+from tests.deadlines import HANGS_S
+from tests.fakes.node import SimulatedNode
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +20,8 @@ async def node(api: Api) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def handlers(node: dict[str, Any]) -> AsyncIterator[ModelHandlers]:
-    handlers = ModelHandlers()
+async def handlers(node: dict[str, Any]) -> AsyncIterator[NodeWithModels]:
+    handlers = NodeWithModels()
     async with on_the_bus(node, handlers):
         yield handlers
 
@@ -53,7 +55,7 @@ async def test_models_of_all_healthy_nodes_are_one_list(api: Api, node: dict[str
 
 
 async def test_every_replica_is_unloaded_by_its_own_address(
-    api: Api, node: dict[str, Any], handlers: ModelHandlers
+    api: Api, node: dict[str, Any], handlers: NodeWithModels
 ) -> None:
     path = f"/api/v1/nodes/{node['id']}/models/unload"
     answer = await api.http.post(path, json={"model_name": "llama", "reason": "memory is short"})
@@ -70,18 +72,18 @@ async def test_every_replica_is_unloaded_by_its_own_address(
 
 
 async def test_a_model_is_unloaded_on_every_node_that_has_it_and_a_node_that_fails_is_named(api: Api) -> None:
-    """S42: every replica of it goes, a node that fails is skipped and keeps what it has. Superseded where a node can
-    answer: it is asked and not only told, so that what is said of it is true."""
+    """S42: every replica is unloaded; a node that fails is skipped and keeps the model. Superseded where a node can
+    answer: the API asks the node, so that the result is true."""
     holder, worker, stubborn, broken, other, away = [
         await api.approved_node(**said) for said in ({}, {"protocol": 1, "address": "10.0.0.9:50051"}, {}, {}, {}, {})
     ]
-    emptied = UnloadingHandlers()
-    handlers_by_node = [
-        UnloadingHandlers(),
+    emptied = UnloadingNode()
+    handlers_by_node: list[SimulatedNode] = [
+        UnloadingNode(),
         emptied,
-        RefusingHandlers(),
-        RefusingHandlers(says_what_runs=False),
-        NodeHandlers(),
+        RefusingNode(),
+        RefusingNode(says_what_runs=False),
+        SimulatedNode(),
     ]
     async with AsyncExitStack() as links:
         for node, handlers in zip((holder, worker, stubborn, broken, other), handlers_by_node, strict=True):
@@ -89,19 +91,19 @@ async def test_a_model_is_unloaded_on_every_node_that_has_it_and_a_node_that_fai
         body = {"model_name": "llama", "reason": "memory is short"}
         answer = await api.http.post("/api/v1/models/unload", json=body)
         assert answer.status_code == 200, answer.text
-        told = {each["node_id"]: each for each in answer.json()["nodes"]}
-        assert [(told[node["id"]]["result"], told[node["id"]]["replicas"]) for node in (holder, worker)] == [
+        results = {each["node_id"]: each for each in answer.json()["nodes"]}
+        assert [(results[node["id"]]["result"], results[node["id"]]["replicas"]) for node in (holder, worker)] == [
             ("unloaded", 2),
             ("unloaded", 2),
         ]
-        assert (told[stubborn["id"]]["result"], told[stubborn["id"]]["replicas"]) == ("failed", 0)
-        assert told[stubborn["id"]]["warning"] == f"Node {stubborn['name']}: It does not end."
-        assert (told[broken["id"]]["result"], told[away["id"]]["result"]) == ("unknown", "away")
-        assert "The disk is gone." in told[broken["id"]]["warning"]
-        assert other["id"] not in told, "it never had it"
+        assert (results[stubborn["id"]]["result"], results[stubborn["id"]]["replicas"]) == ("failed", 0)
+        assert results[stubborn["id"]]["warning"] == f"Node {stubborn['name']}: It does not end."
+        assert (results[broken["id"]]["result"], results[away["id"]]["result"]) == ("unknown", "away")
+        assert "The disk is gone." in results[broken["id"]]["warning"]
+        assert other["id"] not in results, "it never had it"
         kept = sorted([stubborn["name"], broken["name"]])
         assert f"llama is unloaded on 2 nodes. 2 may still have it: {kept[0]}, {kept[1]}." in answer.json()["message"]
-        await until(lambda: asyncio.sleep(0, emptied.stopped), lambda stopped: stopped == ["llama"])
+        assert (await asyncio.wait_for(emptied.stopped.get(), HANGS_S)).backend == "llama"
         left = {node["id"]: [each["model_name"] for each in await models(api, node)] for node in (holder, stubborn)}
         assert left == {holder["id"]: ["echo"], stubborn["id"]: ["llama", "llama", "echo"]}
     [entry] = (await api.http.get("/api/v1/audit", params={"action": "models.unload"})).json()["items"]
@@ -112,7 +114,7 @@ async def test_a_model_is_unloaded_on_every_node_that_has_it_and_a_node_that_fai
 
 @pytest.mark.usefixtures("handlers")
 async def test_a_model_that_runs_nowhere_is_unloaded_already(api: Api, node: dict[str, Any]) -> None:
-    """S42: no node is a success, and nobody is told anything."""
+    """S42: no node is a success, and nobody is results anything."""
     answer = await api.http.post("/api/v1/models/unload", json={"model_name": "nobody has it"})
     assert answer.status_code == 200, answer.text
     assert answer.json()["message"].startswith("Nothing to do: nobody has it runs on no node that answers.")
@@ -121,7 +123,7 @@ async def test_a_model_that_runs_nowhere_is_unloaded_already(api: Api, node: dic
 
 
 async def test_one_process_is_stopped_where_the_node_says_it_is(
-    api: Api, node: dict[str, Any], handlers: ModelHandlers
+    api: Api, node: dict[str, Any], handlers: NodeWithModels
 ) -> None:
     path = f"/api/v1/nodes/{node['id']}/models/stop"
     answer = await api.http.post(path, json={"model_name": "llama", "replica_index": 1, "force": True})
@@ -137,7 +139,7 @@ async def test_one_process_is_stopped_where_the_node_says_it_is(
 
 
 async def test_a_model_is_unloaded_before_its_files_are_deleted(
-    api: Api, node: dict[str, Any], handlers: ModelHandlers
+    api: Api, node: dict[str, Any], handlers: NodeWithModels
 ) -> None:
     answer = await api.http.post(f"/api/v1/nodes/{node['id']}/models/delete", json={"model_name": "echo"})
     assert (answer.status_code, answer.json()) == (200, {"message": "model deleted from node"})
@@ -146,7 +148,7 @@ async def test_a_model_is_unloaded_before_its_files_are_deleted(
 
 @pytest.mark.parametrize("order", ["unload", "stop", "delete"])
 async def test_node_refusal_is_reported_with_its_message(
-    api: Api, node: dict[str, Any], handlers: ModelHandlers, order: str
+    api: Api, node: dict[str, Any], handlers: NodeWithModels, order: str
 ) -> None:
     """S44: a negative reply is an error."""
     handlers.refusal = "It does not end."
@@ -164,7 +166,9 @@ async def test_model_name_is_required(api: Api, node: dict[str, Any], path: str)
     assert (answer.status_code, answer.json()["facts"]) == (400, {"field": "model_name"})
 
 
-async def test_logs_are_read_from_the_end_and_followed(api: Api, node: dict[str, Any], handlers: ModelHandlers) -> None:
+async def test_logs_are_read_from_the_end_and_followed(
+    api: Api, node: dict[str, Any], handlers: NodeWithModels
+) -> None:
     path = f"/api/v1/nodes/{node['id']}/backends/echo/logs"
     tail = (await api.http.get(path, params={"lines": 1})).json()
     assert tail == {
@@ -184,7 +188,7 @@ async def test_logs_are_read_from_the_end_and_followed(api: Api, node: dict[str,
 
 
 async def test_logs_are_withheld_from_a_token_revoked_during_the_wait(
-    api: Api, node: dict[str, Any], handlers: ModelHandlers
+    api: Api, node: dict[str, Any], handlers: NodeWithModels
 ) -> None:
     made = (await api.http.post("/api/v1/tokens", json={"name": "follower", "role": "viewer"})).json()
     path, query = f"/api/v1/nodes/{node['id']}/backends/echo/logs", {"cursor": 10, "wait_s": 20}

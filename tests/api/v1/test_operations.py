@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 
 from nodesmith.contracts.http.operations import OperationPage
-from nodesmith.contracts.nats.messages import Command, Installed, Outcome, Progress, Result
+from nodesmith.contracts.nats.messages import Installed, Outcome, Progress, Result
 from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Phase, Reason, State
 from nodesmith.store.clock import utc_now
-from tests.api.node import NodeHandlers, on_the_bus
+from tests.api.node import on_the_bus
 from tests.api.records import recorded
 from tests.api.station import Api
 from tests.deadlines import HANGS_S
+from tests.fakes.node import SimulatedNode
 from tests.store.clock import NOON
 from tests.store.transitions import a_request, transition
 
@@ -184,27 +185,17 @@ async def test_only_what_ended_badly_is_dismissed(api: Api, state: State) -> Non
 # stop ---------------------------------------------------------------------------------------------------------
 
 
-class StopHandlers(NodeHandlers):
-    """Hears what it is told to stop."""
-
-    def __init__(self) -> None:
-        self.stopped: asyncio.Queue[Command] = asyncio.Queue()
-
-    async def stop_backend(self, command: Command) -> None:
-        self.stopped.put_nowait(command)
-
-
 async def test_stop_goes_straight_to_the_node_and_is_audited(api: Api) -> None:
     """S43: fire and forget; the node stays registered, and the audit trail knows who did it."""
     node = await api.approved_node()
     await api.deps.nodes.heartbeats([Heartbeat(node_id=node["id"])], utc_now())
-    handlers = StopHandlers()
+    handlers = SimulatedNode()
     async with on_the_bus(node, handlers):
         body = {"backend": "echo", "force": True, "reason": "it burns"}
         answer = await api.http.post(f"/api/v1/nodes/{node['name']}/backends/stop", json=body)
         assert answer.status_code == 202, answer.text
-        told = await asyncio.wait_for(handlers.stopped.get(), HANGS_S)
-    assert (told.backend, told.force) == ("echo", True)
+        order = await asyncio.wait_for(handlers.stopped.get(), HANGS_S)
+    assert (order.backend, order.force) == ("echo", True)
     [entry] = (await api.http.get(f"/api/v1/audit?target={node['name']}")).json()["items"][:1]
     assert (entry["action"], entry["reason"]) == ("nodes.backends.stop", "it burns")
     assert await ids(api, node=node["id"], scope="all") == []
