@@ -21,6 +21,7 @@ from nodesmith.agent.link.trust_watch import TrustWatch
 from nodesmith.agent.machine import machine_id, resources
 from nodesmith.agent.operations.commands import NodeOperations
 from nodesmith.agent.operations.order_checks import OrderVerifier
+from nodesmith.agent.operations.used_requests import UsedRequests
 from nodesmith.agent.settings import AgentSettings
 from nodesmith.bus.commands import serve
 from nodesmith.bus.connection import Bus, node_bus
@@ -50,6 +51,7 @@ class Agent:
         self._machine_id = machine_id(settings.home)
         self._retirement = Retirement(settings.home)
         self._trust = PinnedTrust(http, PinFile(settings.home), expected=settings.expected_trust())
+        self._used_requests = UsedRequests(settings.home / "requests.json")
         self._watch = TrustWatch(self._trust, every_s=settings.trust_interval.total_seconds())
         self._assembly = AgentAssembly(settings, http, self._credentials)
         self._registrar = Registrar(
@@ -118,7 +120,9 @@ class Agent:
             if not is_fresh and not await run_unless(stop, self._may_begin(bus, identity, rival)):
                 return
             installer = self._assembly.installer
-            checks = OrderVerifier(identity.node_id, self._trust, operations, installer.current_digest)
+            checks = OrderVerifier(
+                identity.node_id, self._trust, operations, installer.current_digest, self._used_requests
+            )
             await serve(
                 bus, identity.node_id, AgentHandlers(checks, operations, installer, models, stop_orders.put_nowait)
             )
