@@ -64,7 +64,10 @@ async def test_odd_gauge_of_one_node_spoils_no_other_nodes_gauge(
     odd, good = a_request(), a_request()
     for request in (odd, good):
         await operations.record(transition(request, State.RUNNING))
-    ticks = [Progress.decode(heard(op_id=odd.op_id, **fields)), Progress(op_id=good.op_id, bytes_done=7, rate=5.0)]
+    ticks = [
+        Progress.decode(heard(op_id=odd.op_id, node_id="n1", **fields)),
+        Progress(op_id=good.op_id, node_id="n1", bytes_done=7, rate=5.0),
+    ]
     await operations.write_gauges(ticks)
     rows = [await operations.find(request.op_id) for request in (odd, good)]
     assert rows[1] is not None
