@@ -1,4 +1,4 @@
-"""Breaks in cures of faults that attacks found: limits, hidden secrets, second checks, clocks and claims of other nodes."""
+"""Breaks in cures of faults that attacks found: limits, hidden secrets, second checks, clocks, claims of other nodes."""
 
 import base64
 import json
