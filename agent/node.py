@@ -3,7 +3,7 @@
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from importlib import metadata
 
@@ -21,6 +21,7 @@ from nodesmith.agent.link.trust_watch import TrustWatch
 from nodesmith.agent.machine import machine_id, resources
 from nodesmith.agent.operations.commands import NodeOperations
 from nodesmith.agent.operations.order_checks import OrderVerifier
+from nodesmith.agent.operations.used_requests import UsedRequests
 from nodesmith.agent.settings import AgentSettings
 from nodesmith.bus.commands import serve
 from nodesmith.bus.connection import Bus, node_bus
@@ -50,6 +51,7 @@ class Agent:
         self._machine_id = machine_id(settings.home)
         self._retirement = Retirement(settings.home)
         self._trust = PinnedTrust(http, PinFile(settings.home), expected=settings.expected_trust())
+        self._used_requests = UsedRequests(settings.home / "requests.json")
         self._watch = TrustWatch(self._trust, every_s=settings.trust_interval.total_seconds())
         self._assembly = AgentAssembly(settings, http, self._credentials)
         self._registrar = Registrar(
@@ -101,7 +103,7 @@ class Agent:
         self, identity: Identity, interrupted: list[Outcome], stop: asyncio.Event, *, is_fresh: bool
     ) -> None:
         """Serve as this node until `stop`, or until the control plane no longer accepts this identity."""
-        stop_orders: asyncio.Queue[StopOrder] = asyncio.Queue()
+        stop_ordered = asyncio.Event()
         rival = asyncio.Event()
         bus = node_bus(
             identity.nats_url, identity.node_id, self._registrar.nats_credential, tls=trusting(self._settings.ca_file)
@@ -118,10 +120,11 @@ class Agent:
             if not is_fresh and not await run_unless(stop, self._may_begin(bus, identity, rival)):
                 return
             installer = self._assembly.installer
-            checks = OrderVerifier(identity.node_id, self._trust, operations, installer.current_digest)
-            await serve(
-                bus, identity.node_id, AgentHandlers(checks, operations, installer, models, stop_orders.put_nowait)
+            checks = OrderVerifier(
+                identity.node_id, self._trust, operations, installer.current_digest, self._used_requests
             )
+            handlers = AgentHandlers(checks, operations, installer, models, self._receiver(stop_ordered))
+            await serve(bus, identity.node_id, handlers)
             await serve_models(bus, identity.node_id, SignedModelHandlers(models, checks))
             await answer_presence(bus, identity.node_id, self._boot_id)
             await subscribe_trust_list(bus, identity.node_id, self._watch.notify)
@@ -129,7 +132,7 @@ class Agent:
                 bus.start()
             for outcome in interrupted:
                 operations.report(outcome)
-            replaced = run_until_first(rival.wait(), self._check_stop_orders(identity, stop_orders))
+            replaced = run_until_first(rival.wait(), self._check_stop_orders(identity, stop_ordered))
             await self._run_loops(bus, identity, operations, replaced, stop, is_fresh=is_fresh)
         finally:
             await operations.close()
@@ -191,16 +194,24 @@ class Agent:
             self._watch.run(),
         )
 
-    async def _check_stop_orders(self, identity: Identity, stop_orders: "asyncio.Queue[StopOrder]") -> None:
-        """On each stop order, ask the control plane, because anyone who controls NATS can send one.
+    def _receiver(self, stop_ordered: asyncio.Event) -> Callable[[StopOrder], None]:
+        """Return a handler that notes a stop order for this process; any number of them counts as one."""
+
+        def receive(order: StopOrder) -> None:
+            if order.boot_id in ("", self._boot_id) and not stop_ordered.is_set():
+                log.warning("stop.requested", why=order.why)
+                stop_ordered.set()
+
+        return receive
+
+    async def _check_stop_orders(self, identity: Identity, stop_ordered: asyncio.Event) -> None:
+        """After a stop order, ask the control plane, because anyone who controls NATS can send one.
 
         Work continues meanwhile. Raises `Removed`; returns when the control plane no longer accepts this identity.
         """
         while True:
-            order = await stop_orders.get()
-            if order.boot_id not in ("", self._boot_id):
-                continue
-            log.warning("stop.requested", why=order.why)
+            await stop_ordered.wait()
+            stop_ordered.clear()
             if not await self._registrar.is_still_registered_as(identity):
                 return
 

@@ -129,6 +129,8 @@ class EventHub:
         self._closed = False
         self._events: list[OperationEvent] = []
         self._numbers: list[int] = []
+        self._node_of: dict[str, str] = {}
+        """operation -> node, of the events in the window: a node may send progress for an operation of another one"""
         self._floor: int | None = None
         """the window has every event after this number, up to `_last`; None: nothing read yet"""
         self._last = 0
@@ -153,7 +155,7 @@ class EventHub:
 
     def tick(self, progress: Progress) -> None:
         """Send a progress tick to the streams that cover its operation."""
-        if self._streams:
+        if self._streams and self._node_of.get(progress.op_id, progress.node_id) == progress.node_id:
             frame = _frame("progress", self._as_tick(progress).model_dump_json())
             for stream in self._streams:
                 stream.put_tick(progress, frame)
@@ -264,11 +266,12 @@ class EventHub:
     async def _restart(self) -> None:
         self._newest = await self._feed.newest()
         self._last = self._floor = self._newest.id if self._newest else 0
-        self._events, self._numbers = [], []
+        self._events, self._numbers, self._node_of = [], [], {}
 
     def _append(self, page: Sequence[StateChange]) -> None:
         self._events += [event_view(change) for change in page]
         self._numbers += [change.id for change in page]
+        self._node_of.update((change.op_id, change.node_id) for change in page)
         self._newest, self._last = page[-1], page[-1].id
         self._trim()
         self._wake()
@@ -279,6 +282,7 @@ class EventHub:
             gone = len(self._events) - self._window
             self._floor = self._numbers[gone - 1]
             del self._events[:gone], self._numbers[:gone]
+            self._node_of = {event.op_id: event.node_id for event in self._events}
 
     def _wake(self) -> None:
         for stream in self._streams:

@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from nodesmith.api import problems
 from nodesmith.api.auditing import LONGEST_REASON
-from nodesmith.api.auth import identify, refuse_foreign_pages, session_cookie
+from nodesmith.api.auth import identify, refuse_foreign_pages, session_cookie, still_admitted
 from nodesmith.api.dependencies import Dependencies
 from nodesmith.api.login_throttle import LoginThrottle
 from nodesmith.api.middleware import BIGGEST_BODY
@@ -150,6 +150,7 @@ class WebUi:
         action = _ON_A_RUN.fullmatch(path) or _BATCH.fullmatch(path)
         require(who, Role.OPERATOR if action and request.method == "POST" else Role.ADMIN)
         body = await _body(request)
+        await self._check_again(request)
         if _BATCH.fullmatch(path) and not _is_for_operators(body):
             require(who, Role.ADMIN)
         if action and action["verb"] == "query":
@@ -164,6 +165,10 @@ class WebUi:
         elif answer.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
             await self.deps.audit.forget(entry)
         return answer
+
+    async def _check_again(self, request: Request) -> None:
+        """Check the credential again: a body may take minutes, and the token may have been revoked meanwhile."""
+        await still_admitted(self.deps, _bearer(request), request.cookies.get(session_cookie(request)))
 
     async def _read_only_settings(self) -> Response:
         """The settings that its pages request first; these hide the buttons that a viewer may not use."""

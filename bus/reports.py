@@ -10,6 +10,7 @@ import structlog
 from nats.aio.msg import Msg
 
 from nodesmith.bus.connection import Bus
+from nodesmith.bus.report_rate import ReportRate
 from nodesmith.bus.signed_messages import Signed
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.messages import Outcome, Progress
@@ -93,6 +94,7 @@ class ReportHub:
         self._bus = bus
         self._attached: defaultdict[Key, set[Reports]] = defaultdict(set)
         self._newest: OrderedDict[Key, tuple[int, int]] = OrderedDict()
+        self._rate = ReportRate()
         self._progress_listeners: list[Callable[[Progress], None]] = []
         self._outcome_listeners: list[Callable[[Outcome], None]] = []
 
@@ -126,7 +128,7 @@ class ReportHub:
     async def _on_progress(self, message: Msg) -> None:
         key = _key_of(message.subject)
         attached = self._attached.get(key, ())
-        if not attached and not self._progress_listeners:
+        if not (attached or self._progress_listeners) or not self._rate.admits(("progress", key[0])):
             return
         progress = _read(Progress, message.data, message.subject, key)
         if progress is None or not self._is_newer(key, progress):
@@ -138,7 +140,7 @@ class ReportHub:
 
     async def _on_outcome(self, message: Msg) -> None:
         key = _key_of(message.subject)
-        if key not in self._attached and not self._outcome_listeners:
+        if not (key in self._attached or self._outcome_listeners) or not self._rate.admits(("outcome", key[0])):
             return
         outcome = await self._verified(message, key)
         if outcome is None:

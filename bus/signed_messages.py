@@ -167,8 +167,9 @@ def unverified(data: bytes) -> bytes:
 
 
 def _decoded(text: bytes) -> bytes:
+    """Decode strictly: otherwise other bytes than the node's would pass for its envelope, even unreadable ones."""
     try:
-        return base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4))
+        return base64.b64decode(text + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         return b""
 

@@ -19,6 +19,10 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 """all public IPv6 addresses; `is_global` of Python also accepts addresses that lead into private
 networks: other NAT64 prefixes, IPv4-compatible, translated and site-local addresses"""
+_NOT_PUBLIC = tuple(
+    ipaddress.ip_network(each) for each in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "3fff::/20")
+)
+"""public for some versions of Python: the metadata services of Azure and Oracle, 6to4 relays, documentation"""
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,10 @@ class SourcePolicy:
 
     def allows_address(self, address: Address) -> bool:
         target = _embedded(address)
-        if any(target.version == network.version and target in network for network in self.networks):
+        if _is_in(target, self.networks):
             return True
         is_routed = target.version == _IPV4 or target in _GLOBAL_UNICAST
-        return is_routed and target.is_global and not target.is_multicast
+        return is_routed and target.is_global and not target.is_multicast and not _is_in(target, _NOT_PUBLIC)
 
     def allowed_among(self, found: Iterable[str]) -> list[str]:
         """Return the addresses of a resolved name that may be connected to."""
@@ -84,6 +88,10 @@ def is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_in(address: Address, networks: Iterable[Network]) -> bool:
+    return any(address.version == network.version and address in network for network in networks)
 
 
 def _address(host: str) -> Address | None:

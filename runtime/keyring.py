@@ -29,7 +29,8 @@ OVERLAP = timedelta(hours=48)
 """how long a replaced key stays valid: twice the lifetime of an order"""
 REQUEST_LIFETIME = timedelta(minutes=1)
 RENEW_BEFORE = timedelta(days=30)
-_PRIVATE = 0o600
+_PRIVATE, _SHARED, _PUBLIC = 0o600, 0o640, 0o644
+"""of a new folder; at most for a key, which replicas may share by a group; at most for the chain, which is public"""
 
 Now = Callable[[], int]
 
@@ -156,17 +157,19 @@ class Keyring:
             keys = [_key_entry(fresh, self._now()), *kept]
             trusted = TrustList(version=loaded.version + 1, at=self._now(), root=after.public, keys=keys)
             signed = sign_list(trusted, root=after, before=before)
-            self._save(fresh, after if root else None, chain.followed_by(signed))
+            self._save(fresh, (before, after) if root else None, chain.followed_by(signed))
         return self._load().trusted
 
-    def _save(self, fresh: SigningKey, root: SigningKey | None, chain: TrustChain) -> None:
-        """Write the files, the chain last: until then, the old keys stay in force."""
+    def _save(self, fresh: SigningKey, roots: tuple[SigningKey, SigningKey] | None, chain: TrustChain) -> None:
+        """Write the files, the chain last: until then, the old keys stay in force. `roots`: the old and the new one."""
         try:
             _write(self._folder / _key_file_name(fresh.kid), fresh.text)
-            if root is not None:
-                _write(self._folder / f"{ROOT}.next", root.text)
+            if roots is not None:
+                before, after = roots
+                _write(self._folder / ROOT, before.text)  # an interrupted replacement left it in the other file only
+                _write(self._folder / f"{ROOT}.next", after.text)
             _write(self._folder / CHAIN, chain.model_dump_json())
-            if root is not None:
+            if roots is not None:
                 (self._folder / f"{ROOT}.next").replace(self._folder / ROOT)
         except OSError as error:
             raise ServiceUnavailable(
@@ -252,13 +255,13 @@ def _key_file_name(kid: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write atomically: sync to disk before the rename, with the file mode of the chain."""
+    """Write atomically: sync to disk before the rename, with the file mode of the chain; keys are never for others."""
     fresh, chain = path.with_name(f"{path.name}.new"), path.with_name(CHAIN)
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
     with os.fdopen(descriptor, "w") as file:
         if chain.exists():
-            os.fchmod(descriptor, stat.S_IMODE(chain.stat().st_mode))
+            os.fchmod(descriptor, stat.S_IMODE(chain.stat().st_mode) & (_PUBLIC if path == chain else _SHARED))
         file.write(f"{text}\n")
         file.flush()
         os.fsync(file.fileno())

@@ -10,9 +10,10 @@ import sys
 import structlog
 
 _SECRETS = re.compile(
-    r"(?P<before>/sign-in/|\bns(?:tok|inv|reg|admin)-|\bBearer "
-    r"|[?&;][\w.-]*(?:token|secret|signature|password|credential|key|sig|code)[\w.-]*=)"
-    r"[^\s\"'\\&;,/@]+"
+    r"(?P<before>/sign-in/|\bns(?:tok|inv|reg|admin)-)[^\s\"'\\&;,/@]+"
+    r"|(?P<bearer>\bBearer )[^\s\"'\\,;]+"
+    r"|(?P<parameter>[?&;][\w.-]{0,100}(?:token|secret|signature|pass|credential|key|sig|code|auth|jwt|session|ticket)"
+    r"[\w.-]{0,100}=)[^\s\"\\&]+"
     r"|(?P<user>://[^/\s:@\"]*:)[^/\s@\"]+(?=@)",
     re.IGNORECASE,
 )
@@ -54,7 +55,7 @@ def configure(level: str = "INFO") -> None:
 
 def redacted(text: str) -> str:
     """Return the text with secrets replaced by ***."""
-    return _SECRETS.sub(lambda found: f"{found['before'] or found['user']}***", text)
+    return _SECRETS.sub(lambda found: f"{found[found.lastgroup or 0]}***", text)
 
 
 def _without_secrets(_logger: object, _name: str, line: object) -> str:

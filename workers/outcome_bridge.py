@@ -58,10 +58,11 @@ class Gauges:
     def __init__(self, operations: Operations, *, every: float = 1.0) -> None:
         self._operations = operations
         self._every = every
-        self._latest: dict[str, Progress] = {}
+        self._latest: dict[tuple[str, str], Progress] = {}
+        """by node and operation: a node may name an operation of another one"""
 
     def take(self, progress: Progress) -> None:
-        self._latest[progress.op_id] = progress
+        self._latest[progress.node_id, progress.op_id] = progress
 
     async def run(self) -> None:
         while True:

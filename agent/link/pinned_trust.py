@@ -24,6 +24,8 @@ ASK_AGAIN_S = 10.0
 """minimum between two requests because of unknown keys: an attacker who controls NATS can forge any number of them"""
 _TIMEOUT_S = 10.0
 _MAX_CLOCK_LEAD_MS = 24 * 3600 * 1000
+_SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""counts while the machine sleeps"""
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
@@ -78,7 +80,7 @@ class PinnedTrust:
         self._pins = pins
         self._expected = expected
         self._clock_offset_ms: int | None = None
-        """the control plane's clock minus ours; None until it has answered"""
+        """the control plane's clock minus the time since boot, which nobody sets; None until it has answered"""
         self._newest_iat = 0
         self._refreshing = asyncio.Lock()
         self._looking_up = asyncio.Lock()
@@ -132,9 +134,17 @@ class PinnedTrust:
 
         An order issued a day ahead of that clock was signed while the clock was wrong, and is not used as a minimum.
         """
-        now = _now_ms() + (self._clock_offset_ms or 0)
+        now = self._corrected_ms()
         is_absurd = self._clock_offset_ms is not None and self._newest_iat - now > _MAX_CLOCK_LEAD_MS
         return now if is_absurd else max(now, self._newest_iat)
+
+    def clock(self) -> int:
+        """Return milliseconds by the control plane's clock; if it has not answered yet, at least the newest order.
+
+        For requests, which live a minute: after the clock of the control plane was ahead for a while, `now` is ahead
+        for as long, and would refuse each of them.
+        """
+        return self.now() if self._clock_offset_ms is None else self._corrected_ms()
 
     def note_iat(self, iat: int) -> None:
         self._newest_iat = max(self._newest_iat, iat)
@@ -147,7 +157,10 @@ class PinnedTrust:
             server_time = parsedate_to_datetime(date)
         except ValueError:
             return
-        self._clock_offset_ms = int(server_time.timestamp() * 1000) - _now_ms()
+        self._clock_offset_ms = int(server_time.timestamp() * 1000) - _since_boot_ms()
+
+    def _corrected_ms(self) -> int:
+        return _now_ms() if self._clock_offset_ms is None else _since_boot_ms() + self._clock_offset_ms
 
     def _verify_chain(self, chain: TrustChain) -> SignedTrustList:
         try:
@@ -168,6 +181,7 @@ class PinnedTrust:
     async def _fetch_chain(self) -> TrustChain:
         try:
             answer = (await self._http.get(CHAIN_PATH, timeout=_TIMEOUT_S)).raise_for_status()
+            self.set_clock(answer.headers.get("Date"))
             return TrustChain.model_validate_json(answer.content)
         except httpx2.HTTPError as error:
             raise NotTrusted(f"The trust lists of the control plane cannot be fetched: {error!r}") from error
@@ -191,3 +205,7 @@ class PinnedTrust:
 
 def _now_ms() -> int:
     return int(datetime.now(UTC).timestamp() * 1000)
+
+
+def _since_boot_ms() -> int:
+    return time.clock_gettime_ns(_SINCE_BOOT) // 1_000_000

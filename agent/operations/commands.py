@@ -29,6 +29,9 @@ from nodesmith.domain.operation import Reason
 
 log = structlog.stdlib.get_logger(__name__)
 
+MOST_UNKNOWN_CANCELLED = 10_000
+"""tombstones of operations that never came: whoever owns NATS can invent them, and each takes a file for 30 days"""
+_TOO_MANY_UNKNOWN = "This node has been told to cancel too many operations that it does not know."
 _FINAL_REPORTS_S = 2.0
 _CANCELLED = "This operation was cancelled and cannot start again."
 
@@ -281,6 +284,9 @@ class NodeOperations:
         known = self._journal.get(command.op_id)
         if known is not None and known.outcome is not None and known.outcome.result is Result.SUCCEEDED:
             return CancelReply(op_id=command.op_id, answer=CancelAnswer.TOO_LATE, outcome=known.outcome)
+        if known is None and self._journal.unknown_cancelled() >= MOST_UNKNOWN_CANCELLED:
+            log.warning("cancel.too_many_unknown", op_id=command.op_id)
+            return CancelReply(op_id=command.op_id, error=_TOO_MANY_UNKNOWN)
         if known is None or known.standing is not JournalStatus.CANCELLED:
             await self._journal.change(command.op_id, lambda now: tombstone(now, command.op_id))
         await self._performer.abandon(command.op_id)

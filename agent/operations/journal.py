@@ -83,6 +83,10 @@ class Journal(Protocol):
         """Return the issue time of the newest order begun for that family."""
         ...
 
+    def unknown_cancelled(self) -> int:
+        """Return how many tombstones are of operations that this node never received."""
+        ...
+
     async def put(self, entry: JournalEntry) -> None: ...
     async def change(self, op_id: str, change: Change) -> None: ...
     def keep_in_memory(self, entry: JournalEntry) -> None:
@@ -102,6 +106,9 @@ class MemoryJournal:
 
     def newest_iat(self, family: str) -> int:
         return self._newest.get(family, 0)
+
+    def unknown_cancelled(self) -> int:
+        return sum(map(_is_of_unknown, self._entries.values()))
 
     async def put(self, entry: JournalEntry) -> None:
         self._entries[entry.op_id] = entry
@@ -141,6 +148,9 @@ class DiskJournal:
 
     def newest_iat(self, family: str) -> int:
         return max(self._begun.get(family, 0), self._floors.get(family))
+
+    def unknown_cancelled(self) -> int:
+        return sum(map(_is_of_unknown, list(self._entries.values())))
 
     def newest_of_all(self) -> int:
         """Return the newest known issue time, a lower bound for the clock when the control plane is unreachable."""
@@ -224,6 +234,10 @@ def _is_unsettled(entry: JournalEntry) -> bool:
     if entry.plan is None:
         return entry.standing is JournalStatus.RUNNING
     return entry.standing is not JournalStatus.INTERRUPTED or bool(entry.plan.done)
+
+
+def _is_of_unknown(entry: JournalEntry) -> bool:
+    return entry.standing is JournalStatus.CANCELLED and not entry.command.op_id
 
 
 def _is_old(entry: JournalEntry) -> bool:

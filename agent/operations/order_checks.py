@@ -7,6 +7,7 @@ from typing import Protocol
 import structlog
 
 from nodesmith.agent.link.pinned_trust import KeyExpired, PinnedTrust, UnknownKey
+from nodesmith.agent.operations.used_requests import UsedRequests
 from nodesmith.contracts.nats.messages import Answer, Command, CommandReply, Signed
 from nodesmith.contracts.nats.orders import Order, Request, SignedCommand
 from nodesmith.domain.kinds import Kind
@@ -45,13 +46,19 @@ class OrderMemory(Protocol):
 class OrderVerifier:
     """Turns a signed command into the verified command of its order, or raises `OrderRefused`."""
 
-    def __init__(self, node_id: str, trust: PinnedTrust, memory: OrderMemory, current: CurrentDigest) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        trust: PinnedTrust,
+        memory: OrderMemory,
+        current: CurrentDigest,
+        used: UsedRequests | None = None,
+    ) -> None:
         self._node_id = node_id
         self._trust = trust
         self._memory = memory
         self._current = current
-        self._seen: dict[str, int] = {}
-        """nonces of unexpired requests"""
+        self._used = used or UsedRequests()
         self._started = time.monotonic()
 
     async def verify_command(self, signed: SignedCommand) -> Command:
@@ -74,16 +81,17 @@ class OrderVerifier:
             raise OrderRefused("The signature of the request is invalid.") from None
         if (request.node, request.action) != (self._node_id, action):
             raise OrderRefused("The request is for another node or another action.")
-        now = self._trust.now()
+        now = self._trust.clock()
         self._refuse_before_start(request, now)
-        self._seen = {nonce: exp for nonce, exp in self._seen.items() if exp >= now}
-        if now > request.exp or request.nonce in self._seen:
+        if now > request.exp or not await self._used.use(request.nonce, request.exp, now=now):
             raise OrderRefused("The request has expired or was carried out before.")
-        self._seen[request.nonce] = request.exp
         return request.question
 
     def _refuse_before_start(self, request: Request, now: int) -> None:
-        """Refuse what an earlier process of this agent may have carried out: its nonces are gone."""
+        """Refuse what an earlier process may have carried out, if the disk was full and its nonces are gone.
+
+        The API's clock is known to the second, so this alone would admit a request of the second before the start.
+        """
         started = now - int((time.monotonic() - self._started) * 1000)
         if request.iat < started - _CLOCK_STEP_MS:
             raise OrderRefused("The request was made before this agent started. Repeat it.")

@@ -1,13 +1,13 @@
 """Galleries, which list backends, and uploaded archives."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from starlette.requests import ClientDisconnect
 
 from nodesmith.api import auditing
-from nodesmith.api.auth import Admin, viewer
+from nodesmith.api.auth import Admin, Bearer, Session, still_admitted, viewer
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.etags import tagged
 from nodesmith.api.locations import declared_location, locate
@@ -129,6 +129,8 @@ async def create_upload(
     deps: Deps,
     *,
     actor: Admin,
+    token: Bearer,
+    session: Session,
     sha256: Sha256 = "",
     description: About = "",
     tag: Tags = None,
@@ -137,20 +139,22 @@ async def create_upload(
     wanted = Upload(name=name, version=version, sha256=sha256, description=description, tags=tuple(tag or ()))
     length = request.headers.get("content-length", "")
     announced = int(length) if length.isdecimal() else 0
-    stored = await deps.gallery.uploads.take(wanted, _received(request), by=actor, announced=announced)
+    received = _received(request, lambda: still_admitted(deps, token, session))
+    stored = await deps.gallery.uploads.take(wanted, received, by=actor, announced=announced)
     kept = view_of(UploadView, stored)
     auditing.record(request, target=f"{name} {version}", after=kept.model_dump(mode="json", include={"sha256", "size"}))
     locate(response, f"{router.prefix}/uploads/{name}/{version}")
     return kept
 
 
-async def _received(request: Request) -> AsyncIterator[bytes]:
-    """Yield the body; a client that disconnects is not our failure."""
+async def _received(request: Request, check_again: Callable[[], Awaitable[None]]) -> AsyncIterator[bytes]:
+    """Yield the body, then check the credential again: an upload takes long, and the token may have been revoked."""
     try:
         async for part in request.stream():
             yield part
     except ClientDisconnect:
         raise UploadRefused("The upload ended before it was complete.") from None
+    await check_again()
 
 
 @router.delete("/uploads/{name}/{version}", responses=responses(400, 404))

@@ -12,7 +12,7 @@ from nodesmith.api.problems import responses
 
 router = APIRouter(prefix="/artifacts", tags=["backends"], dependencies=[Depends(viewer_or_node)])
 
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _CONTENT = {"application/gzip": {"schema": {"type": "string", "format": "binary"}}}
 
 

@@ -1,7 +1,6 @@
 """NATS messages. Protocol 1 is LocalAI's, field for field; protocol 2 adds fields that a LocalAI worker ignores."""
 
 import json
-from datetime import datetime
 from enum import auto
 from typing import Any, Self
 
@@ -24,6 +23,7 @@ from nodesmith.contracts.nats.readings import (
     Elapsed,
     Eta,
     Identifier,
+    Moment,
     OpId,
     Percentage,
     Rate,
@@ -72,7 +72,7 @@ class Installed(Message):
     """it came with the node, and is not removed"""
     is_meta: bool = False
     """it names another backend"""
-    installed_at: datetime | None = None
+    installed_at: Moment = None
     """when it was installed"""
     gallery_url: Address = ""
     """address of the gallery it came from"""
@@ -209,7 +209,10 @@ class Outcome(Message):
     def _read_envelope(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        payload = json.loads(value.split(".", 2)[-1])
+        try:
+            payload = json.loads(value.split(".", 2)[-1])
+        except RecursionError:
+            raise ValueError("an outcome must not be nested so deeply") from None
         if not isinstance(payload, dict):
             raise ValueError("an outcome must be a JSON object")  # noqa: TRY004 - pydantic reads this one
         return {**payload, "signed": value}

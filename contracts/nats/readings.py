@@ -5,7 +5,7 @@ Many nodes share one database write, so every value must fit its column.
 
 import math
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
@@ -21,6 +21,8 @@ LONGEST_RETRY_AFTER_S = 86_400.0
 """a source may ask for a delay of one day; its next response may ask again"""
 MOST_OPEN_OPS = 1000
 MOST_CAPTIONS = 20
+EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+"""a day within what Python can represent, so that the value can be read and shown in every time zone"""
 
 T = TypeVar("T")
 
@@ -45,6 +47,11 @@ def _within(most: float) -> Callable[[Any], bool]:
 
 def _at_most(most: float) -> AfterValidator:
     return AfterValidator(lambda value: value if value is None else min(value, most))
+
+
+def _is_moment(moment: datetime) -> bool:
+    """Whether it has a time zone and every reader can represent it: comparisons take the time zone into account."""
+    return moment.tzinfo is not None and EARLIEST <= moment <= LATEST
 
 
 def _is_identifier(text: str) -> bool:
@@ -94,6 +101,6 @@ Caption = Annotated[str, _shortened(LONGEST_IDENTIFIER)]
 Sentence = Annotated[str, _shortened(LONGEST_SENTENCE)]
 Identifier = Annotated[str, AfterValidator(_identifier)]
 OpId = Annotated[Identifier, AfterValidator(_not_empty)]
-Moment = Annotated[datetime | None, _or(None, lambda moment: moment.tzinfo is not None)]
+Moment = Annotated[datetime | None, _or(None, _is_moment)]
 Captions = Annotated[list[str], BeforeValidator(_readable_captions)]
 OpIds = Annotated[list[str], BeforeValidator(_readable_identifiers)]

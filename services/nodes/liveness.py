@@ -93,13 +93,14 @@ class Liveness:
         A command is sent only after its row exists, so a missing row means that PostgreSQL was restored from a backup.
         An open run writes its row again; without a run nothing waits for the operation.
         """
-        at_nodes = {op_id: beat.node_id for beat in beats for op_id in beat.open_ops}
-        if not at_nodes:
+        claimed = {(beat.node_id, op_id) for beat in beats for op_id in beat.open_ops}
+        if not claimed:
             return
-        standing = await self.operations.states(list(at_nodes))
+        op_ids = {op_id for _, op_id in claimed}
+        standing = await self.operations.states(list(op_ids))
         orphans = {op_id for op_id, (state, _) in standing.items() if state in ENDED}
-        orphans |= await self._without_run(at_nodes.keys() - standing.keys())
-        await asyncio.gather(*(self._stop(at_nodes[op_id], op_id) for op_id in orphans))
+        orphans |= await self._without_run(op_ids - standing.keys())
+        await asyncio.gather(*(self._stop(node_id, op_id) for node_id, op_id in claimed if op_id in orphans))
 
     async def _without_run(self, op_ids: set[str]) -> set[str]:
         return op_ids - {run.op_id for run in await self.runs.open_runs()} if op_ids else set()

@@ -102,7 +102,7 @@ class Registration:
         for _ in range(_TRIES):
             known = await self._named(request.name)
             fresh = await self._admit(known, request, bearer)
-            await self._refuse_rival(known, request)
+            await self._refuse_rival(known, request, is_own=fresh is None)
             if known is None and not approve:
                 await self._refuse_too_many()
             write = partial(
@@ -193,11 +193,16 @@ class Registration:
             return False
         return (await self.nodes.machine_id(known.id)) in ("", request.machine_id)
 
-    async def _refuse_rival(self, known: Node | None, request: RegisterRequest) -> None:
-        """Refuse a copied machine: it has the same name, id and credential, but the original process still answers."""
-        if known is None or known.approved_at is None or known.left_at is not None:
+    async def _refuse_rival(self, known: Node | None, request: RegisterRequest, *, is_own: bool) -> None:
+        """Refuse another process while the registered one answers: a copied machine, or a caller that claims its boot.
+
+        `is_own`: the caller presented the credential of the node. Boot ids are no secrets, so without it an equal one
+        proves nothing; a process that lost the response to its registration has not connected yet.
+        """
+        if known is None or known.approved_at is None or known.left_at is not None or not known.boot_id:
             return
-        if not known.boot_id or not request.boot_id or known.boot_id == request.boot_id:
+        is_same_boot = known.boot_id == request.boot_id
+        if is_same_boot and is_own:
             return
         if await self.presence.is_alive(known.id, known.boot_id):
             await self.claims.record_rival(known.id, now=self.clock())
@@ -206,7 +211,7 @@ class Registration:
                 "give it another name and delete the identity.json that was copied.",
                 node=known.name,
             )
-        if _is_connecting(known, self.clock()):
+        if not is_same_boot and _is_connecting(known, self.clock()):
             raise IdentityInUse(
                 f"Another process just registered as node {known.name} and has not connected yet. If it is gone, "
                 f"try again in {CONNECT_TIMEOUT.seconds} s. If this machine is a copy of that one, give it another "

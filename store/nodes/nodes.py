@@ -300,7 +300,7 @@ def _registration(
     is_free = NodeRow.credential_hash.is_(None)
     same_kind = NodeRow.protocol == int(request.protocol)
     may_be = is_free | (same_machine & same_kind)
-    if instead_of is not None and request.boot_id:
+    if instead_of is not None:
         may_be &= NodeRow.boot_id.in_([instead_of, request.boot_id])
     return first.on_conflict_do_update(index_elements=[NodeRow.name], set_=renewed, where=may_be).returning(NodeRow.id)
 

@@ -67,17 +67,17 @@ _GAUGES = text(f"""
             WHEN (operations.phase, operations.bytes_done) IS DISTINCT FROM (tick.phase, tick.bytes_done)
             THEN :now ELSE operations.progressed_at END
     FROM jsonb_to_recordset(CAST(:ticks AS jsonb)) AS tick (
-        op_id text, phase text, bytes_done bigint, bytes_total bigint,
+        op_id text, node_id text, phase text, bytes_done bigint, bytes_total bigint,
         percentage double precision, rate double precision, eta_s double precision)
     WHERE operations.op_id IN (
         SELECT op_id FROM operations
         WHERE op_id = ANY(:op_ids) AND {one_of("state", OPEN)}
         FOR NO KEY UPDATE SKIP LOCKED)
-    AND operations.op_id = tick.op_id
+    AND operations.op_id = tick.op_id AND operations.node_id = tick.node_id
 """)  # noqa: S608 - the words come from the domain
 """Losing a gauge is harmless: a locked row is skipped until the next second."""
 
-_GAUGE_FIELDS = {"op_id", "phase", "bytes_done", "bytes_total", "percentage", "rate", "eta_s"}
+_GAUGE_FIELDS = {"op_id", "node_id", "phase", "bytes_done", "bytes_total", "percentage", "rate", "eta_s"}
 
 _ROW_COLUMNS = (
     *("op_id", "kind", "node_id", "node_name", "backend", "family", "batch_id", "request", "workflow_id", "run_id"),
@@ -256,9 +256,10 @@ class OperationTable:
             return [state_change_of(row) for row in await session.scalars(wanted)]
 
     async def write_gauges(self, ticks: Sequence[Progress]) -> None:
-        """Write the last value of each gauge in one UPDATE; ended operations are not changed."""
-        latest = {tick.op_id: tick.model_dump(mode="json", include=_GAUGE_FIELDS) for tick in ticks}
-        values = {"now": self._clock(), "ticks": json.dumps(list(latest.values())), "op_ids": list(latest)}
+        """Write the last value of each gauge in one UPDATE; ended operations and those of other nodes stay."""
+        latest = {(tick.node_id, tick.op_id): tick.model_dump(mode="json", include=_GAUGE_FIELDS) for tick in ticks}
+        op_ids = [op_id for _, op_id in latest]
+        values = {"now": self._clock(), "ticks": json.dumps(list(latest.values())), "op_ids": op_ids}
         async with self._database.session() as session:
             await session.execute(_GAUGES, values)
 

@@ -11,6 +11,7 @@ import pytest
 
 from nodesmith.agent.disk.durable_files import Disk
 from nodesmith.agent.disk.reserve import SIZE, Reserve, ReservedDisk
+from nodesmith.agent.operations import commands
 from nodesmith.agent.operations.commands import NodeOperations
 from nodesmith.agent.operations.journal import DiskJournal, JournalEntry, JournalStatus
 from nodesmith.contracts.nats.messages import (
@@ -196,3 +197,18 @@ async def test_a_removal_that_is_interrupted_and_cancelled_is_left_undone(bench:
     await bench.reporter.ended("op")
     assert (await bench.operations.cancel(CancelCommand(op_id="op"))).answer is CancelAnswer.STOPPED
     assert bench.performer.abandoned == ["op"]
+
+
+async def test_invented_cancels_do_not_fill_the_disk(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancel is not signed, so whoever owns NATS can send any number of them for operations that never existed."""
+    monkeypatch.setattr(commands, "MOST_UNKNOWN_CANCELLED", 3)
+    replies = [await bench.operations.cancel(CancelCommand(op_id=f"invented-{number}")) for number in range(5)]
+    assert [reply.answer for reply in replies[:3]] == [CancelAnswer.STOPPED] * 3
+    assert all(reply.answer is CancelAnswer.UNKNOWN and "too many" in reply.error for reply in replies[3:])
+    assert len(list((tmp_path / "journal").iterdir())) == 3
+    repeated = await bench.operations.cancel(CancelCommand(op_id="invented-0"))
+    assert repeated.answer is CancelAnswer.STOPPED
+    await bench.operations.command(install("known"))
+    assert (await bench.operations.cancel(CancelCommand(op_id="known"))).answer is CancelAnswer.STOPPED

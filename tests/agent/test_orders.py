@@ -12,6 +12,7 @@ import pytest
 
 from nodesmith.agent.link.pinned_trust import PinFile, PinnedTrust
 from nodesmith.agent.operations.order_checks import OrderRefused, OrderVerifier
+from nodesmith.agent.operations.used_requests import UsedRequests
 from nodesmith.contracts.nats.messages import Answer, Command
 from nodesmith.contracts.nats.orders import SignedCommand
 from nodesmith.domain.kinds import Kind
@@ -249,3 +250,57 @@ async def test_request_is_not_carried_out_again_after_the_agent_has_restarted(sc
         await restarted.verify_request(signed, "model.delete")
     again = scene.book.keyring.seal_request(NODE, "model.delete", "{}")
     assert await restarted.verify_request(again, "model.delete") == "{}"
+
+
+async def test_request_is_not_carried_out_again_by_an_agent_that_restarts_at_once(scene: Scene, tmp_path: Path) -> None:
+    """The API's Date has whole seconds, so the time of the start alone does not tell the two processes apart."""
+    file = tmp_path / "requests.json"
+    for _ in range(2):
+        signed = scene.book.keyring.seal_request(NODE, "model.delete", "{}")
+        first = OrderVerifier(NODE, scene.trust, scene.memory, scene.memory.current, UsedRequests(file))
+        assert await first.verify_request(signed, "model.delete") == "{}"
+        scene.trust.set_clock(formatdate(now_ms() / 1000 - 1))
+        restarted = OrderVerifier(NODE, scene.trust, scene.memory, scene.memory.current, UsedRequests(file))
+        with pytest.raises(OrderRefused, match="carried out before"):
+            await restarted.verify_request(signed, "model.delete")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": "b"}', "null"])
+async def test_damaged_file_of_used_requests_does_not_keep_the_agent_from_starting(
+    tmp_path: Path, content: str
+) -> None:
+    (file := tmp_path / "requests.json").write_text(content)
+    used = UsedRequests(file)
+    assert await used.use("n", 2, now=1)
+    assert not await UsedRequests(file).use("n", 2, now=1)
+
+
+async def test_stop_counts_after_the_clock_of_the_control_plane_was_ahead_for_a_while(scene: Scene) -> None:
+    """An order that was signed twenty hours ahead does not make every stop of the next twenty hours too old."""
+    scene.trust.set_clock(formatdate(now_ms() / 1000 + 20 * 3600))
+    await scene.send(iat=now_ms() + 20 * 3600 * 1000, exp=now_ms() + 44 * 3600 * 1000)
+    scene.trust.set_clock(formatdate(now_ms() / 1000))
+    signed = scene.book.keyring.seal_request(NODE, "model.delete", "{}")
+    assert await scene.verifier.verify_request(signed, "model.delete") == "{}"
+
+
+async def test_refresh_of_the_trust_lists_corrects_the_clock(scene: Scene, tmp_path: Path) -> None:
+    """The API's clock was set back after this node registered: its stops count as soon as the lists are read again."""
+    keyring = scene.book.keyring
+    date = [now_ms() / 1000 + 7200]
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        chain = keyring.chain().model_dump_json()
+        return httpx2.Response(200, content=chain, headers={"Date": formatdate(date[0])})
+
+    transport = httpx2.MockTransport(answer)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        trust = PinnedTrust(http, PinFile(tmp_path / "other"))
+        (tmp_path / "other").mkdir()
+        verifier = OrderVerifier(NODE, trust, scene.memory, scene.memory.current)
+        await trust.refresh()
+        with pytest.raises(OrderRefused, match=r"has expired|before this agent"):
+            await verifier.verify_request(keyring.seal_request(NODE, "model.delete", "{}"), "model.delete")
+        date[0] = now_ms() / 1000
+        await trust.refresh()
+        assert await verifier.verify_request(keyring.seal_request(NODE, "model.delete", "{}"), "model.delete") == "{}"

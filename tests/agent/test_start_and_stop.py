@@ -118,6 +118,19 @@ async def test_forged_order_to_stop_only_makes_the_node_ask_the_control_plane(
     assert (process.node.home / "identity.json").exists()
 
 
+async def test_flood_of_forged_orders_to_stop_costs_two_questions(
+    process: Process, control_plane: Web, presence: Presence
+):
+    """One for the first, and one for all that came while it was asked."""
+    asked = len(control_plane.registrations)
+    for _ in range(200):
+        await presence.stop(process.node.id, StopOrder())
+    await until(lambda: len(control_plane.registrations) > asked, within=LONG, pause=0.01)
+    await asyncio.sleep(1)
+    assert len(control_plane.registrations) <= asked + 2
+    assert await is_linked(process.node)
+
+
 @pytest.mark.parametrize("why", [StopWhy.REMOVED, StopWhy.CREDENTIAL_RESET])
 async def test_removed_node_stays_retired_after_restart_until_allowed(
     process: Process, control_plane: Web, presence: Presence, why: StopWhy

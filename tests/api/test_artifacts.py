@@ -46,7 +46,7 @@ async def test_download_of_a_changed_file_starts_over(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["nothing.tar.gz", "..%2Fadmin-token", "..%2f..%2fadmin-token", "a%00b", "%2Fetc%2Fpasswd", ""]
+    "path", ["nothing.tar.gz", "..%2Fadmin-token", "..%2f..%2fadmin-token", "a%00b", "%2Fetc%2Fpasswd", "", "a" * 300]
 )
 async def test_nothing_but_artifacts_is_served(api: Api, path: str) -> None:
     answer = await api.http.get(f"/artifacts/{path}")

@@ -125,13 +125,24 @@ async def test_progress_ticks_have_no_event_number(api: Api) -> None:
     assert (tick.data["phase"], tick.data["percentage"], tick.data["bytes_done"]) == ("downloading", 50, 5)
 
 
+async def test_progress_that_another_node_sends_for_an_operation_is_not_shown(api: Api) -> None:
+    async with reading(api) as reader:
+        op_id = await happen(api)
+        event = (await reader.next()).data
+        for node_id, percentage in ((event["node_id"], 5), ("another", 99)):
+            api.deps.events.tick(Progress(op_id=op_id, node_id=node_id, percentage=percentage))
+        tick = await reader.next()
+    assert (tick.kind, tick.data["percentage"]) == ("progress", 5)
+
+
 async def test_ticks_of_a_batch_reach_its_stream(api: Api) -> None:
     before = await happen(api, batch_id="batch-2")
     async with reading(api, batch_id="batch-2") as reader:
         during = await happen(api, batch_id="batch-2")
-        assert (await reader.next()).data["op_id"] == during
+        event = (await reader.next()).data
+        assert event["op_id"] == during
         for op_id in ("foreign", before, during):
-            api.deps.events.tick(Progress(op_id=op_id, percentage=1))
+            api.deps.events.tick(Progress(op_id=op_id, node_id=event["node_id"], percentage=1))
         ticks = await reader.take(2)
     assert {tick.data["op_id"] for tick in ticks} == {before, during}
 

@@ -168,7 +168,7 @@ async def test_ticks_of_a_member_that_begins_while_the_stream_is_opened_reach_it
     with changed_after(database_of(api), "FROM operations", lambda: writer.begin(request)):
         async with reading(api, batch_id=request.batch_id) as reader:
             assert (await reader.next()).data["op_id"] == request.op_id
-            api.deps.events.tick(Progress(op_id=request.op_id, percentage=1))
+            api.deps.events.tick(Progress(op_id=request.op_id, node_id=request.node_id, percentage=1))
             assert (await reader.next()).kind == "progress"
 
 

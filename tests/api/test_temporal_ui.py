@@ -223,6 +223,24 @@ async def test_operator_terminates_runs_in_a_batch(api: Api, recorder: Recorder)
     assert (done.status_code, stopped.status_code) == (200, 200)
 
 
+async def test_change_whose_token_is_revoked_while_its_body_arrives_is_refused(api: Api, recorder: Recorder) -> None:
+    name = f"thief-{secrets.token_hex(4)}"
+    token = (await api.http.post("/api/v1/tokens", json={"name": name, "role": Role.OPERATOR})).json()["token"]
+
+    async def revoked_halfway() -> AsyncIterator[bytes]:
+        yield b"{"
+        assert (await api.http.delete(f"/api/v1/tokens/{name}")).status_code == 200
+        yield b"}"
+
+    async with (
+        web_ui(api.deps, f"http://127.0.0.1:{recorder.port}") as url,
+        httpx2.AsyncClient(base_url=url, headers=bearer(token), trust_env=False) as thief,
+    ):
+        refused = await thief.post(terminate("x"), content=revoked_halfway())
+    assert refused.status_code == 401
+    assert not recorder.requests
+
+
 async def test_its_server_sees_neither_cookie_nor_token_and_cannot_set_ours(api: Api, recorder: Recorder) -> None:
     async with web_ui(api.deps, f"http://127.0.0.1:{recorder.port}") as url:
         async with browser_of(api, url, Role.OPERATOR) as operator:

@@ -14,12 +14,24 @@ from pathlib import Path
 import structlog
 
 from nodesmith.stack.servers import isolation
-from tests.attacks import api, artifacts, backends, nats, orders, registration, roles, sources, temporal
+from tests.attacks import (
+    api,
+    artifacts,
+    backends,
+    forged_runs,
+    hostile_nodes,
+    nats,
+    orders,
+    registration,
+    roles,
+    sources,
+    temporal,
+)
 from tests.attacks.frame import Attack, System, Verdict, judge
 from tests.e2e.fleet import Fleet
 from tests.stack.commands import Machine
 
-MODULES = (roles, api, artifacts, backends, sources, nats, temporal, orders, registration)
+MODULES = (roles, api, artifacts, backends, sources, nats, temporal, forged_runs, orders, hostile_nodes, registration)
 ATTACKS: tuple[Attack, ...] = tuple(attack for module in MODULES for attack in module.ATTACKS)
 
 

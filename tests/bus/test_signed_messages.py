@@ -1,6 +1,7 @@
 """Reports of a node count only with its own signature, whatever the NATS server or other nodes send."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 
 import nats.errors
@@ -16,6 +17,7 @@ from nodesmith.bus.signed_messages import Signatures, Signed, opened, seal
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.messages import (
     Answer,
+    CancelReply,
     Command,
     CommandReply,
     NodeOperationStatus,
@@ -122,6 +124,21 @@ async def test_registry_outage_keeps_known_keys_and_accepts_no_others(key: KeyPa
     assert await signatures.open(NODE, Signed.OUTCOME, NODE, envelope) == PAYLOAD
     with pytest.raises(ServiceUnavailable):
         await signatures.open("node-b", Signed.OUTCOME, "node-b", envelope)
+
+
+@pytest.mark.parametrize("inserted", [b"\xff", b" ", b"\n", b"!"])
+def test_envelope_with_other_bytes_in_its_signature_is_rejected(key: KeyPair, inserted: bytes) -> None:
+    signer, signature, payload = seal(key, Signed.OUTCOME, NODE, PAYLOAD).split(b".", 2)
+    changed = b".".join((signer, signature[:4] + inserted * 4 + signature[4:], payload))
+    with pytest.raises(BadSignature):
+        opened(key.public, Signed.OUTCOME, NODE, changed)
+
+
+@pytest.mark.parametrize("nested", ["[" * 100_000, '{"a":' * 100_000])
+def test_nested_outcome_in_a_reply_cannot_be_read(nested: str) -> None:
+    reply = json.dumps({"op_id": OP, "answer": "too_late", "outcome": f"key.signature.{nested}"})
+    with pytest.raises(ValueError, match="nested"):
+        CancelReply.decode(reply.encode())
 
 
 async def test_verified_outcome_matches_its_operation_and_uses_only_signed_bytes(key: KeyPair) -> None:

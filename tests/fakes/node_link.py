@@ -23,10 +23,12 @@ class SimulatedLink:
 
     def __init__(self) -> None:
         self.cancels: list[CancelCommand] = []
+        self.cancelled_on: list[str] = []
         self.cancel_reply: CancelReply | Exception = AssertionError("no cancel was expected")
 
     async def cancel(self, node_id: str, command: CancelCommand, *, within: float) -> CancelReply:
         self.cancels.append(command)
+        self.cancelled_on.append(node_id)
         if isinstance(self.cancel_reply, Exception):
             raise self.cancel_reply
         return self.cancel_reply

@@ -12,6 +12,7 @@ from tests.mutations.breaks.artifacts import ARTIFACTS
 from tests.mutations.breaks.batch import BATCH
 from tests.mutations.breaks.confinement import CONFINEMENT
 from tests.mutations.breaks.dispatch import DISPATCH
+from tests.mutations.breaks.found import FOUND
 from tests.mutations.breaks.keys import KEYS
 from tests.mutations.breaks.limits import LIMITS
 from tests.mutations.breaks.nats import NATS
@@ -33,6 +34,7 @@ BREAKS: tuple[Break, ...] = (
     *TEMPORAL,
     *CONFINEMENT,
     *ARTIFACTS,
+    *FOUND,
 )
 
 SEEN_FAILING = {

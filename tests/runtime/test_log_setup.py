@@ -20,6 +20,13 @@ from nodesmith.runtime.log_setup import redacted
         ("postgresql://ada:pa55word@db/x", "postgresql://ada:***@db/x"),
         ("https://h/x?X-Amz-Signature=abc&part=2", "https://h/x?X-Amz-Signature=***&part=2"),
         ("https://h/x?a=1&access_token=abc", "https://h/x?a=1&access_token=***"),
+        ("Authorization: Bearer a/b+c==", "Authorization: Bearer ***"),
+        ("https://h/x?sv=1&sig=ab/cd,ef@gh'ij+k==&sp=r", "https://h/x?sv=1&sig=***&sp=r"),
+        (
+            "https://h/x?X-Amz-Signature=a;b&X-Amz-Security-Token=c/d",
+            "https://h/x?X-Amz-Signature=***&X-Amz-Security-Token=***",
+        ),
+        ("https://h/x?jwt=a.b.c&auth=d/e", "https://h/x?jwt=***&auth=***"),
         ('{"event": "api.listening", "port": 8900}', '{"event": "api.listening", "port": 8900}'),
         ("http://127.0.0.1:8900/api/nodes?selector=zone", "http://127.0.0.1:8900/api/nodes?selector=zone"),
     ],
@@ -30,8 +37,8 @@ def test_secrets_are_left_out(line: str, shown: str) -> None:
 
 SCRIPT = """
 import logging, structlog
-from runtime import logs
-logs.configure()
+from nodesmith.runtime import log_setup
+log_setup.configure()
 structlog.stdlib.get_logger("ours").warning("asked", path="/sign-in/secret-code", name="a\\x1b]0;owned\\x07\\u202e")
 logging.getLogger("library").error("GET %s", "https://h/x?token=secret-code")
 try:

@@ -1,5 +1,7 @@
 """Signatures and trust lists: changed content and foreign keys are rejected."""
 
+import errno
+import stat
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nodesmith.contracts.nats.orders import Order, TrustChain
-from nodesmith.domain.errors import InvalidRequest, OrderNotSigned
+from nodesmith.domain.errors import InvalidRequest, OrderNotSigned, ServiceUnavailable
 from nodesmith.domain.kinds import Kind
 from nodesmith.runtime import keyring as keys
 from nodesmith.runtime.keyring import Keyring
@@ -96,6 +98,39 @@ def test_nodes_follow_a_new_root_but_no_foreign_one(tmp_path: Path) -> None:
         follow(pinned, forged)
     with pytest.raises(NotTrusted, match="other keys than the ones"):
         follow(pinned, foreign.chain())
+
+
+def test_root_key_survives_a_replacement_that_fails_after_one_that_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted after the chain names the new root, which is in the file of the next root only."""
+    ours = new_keyring(tmp_path)
+    old = (tmp_path / keys.ROOT).read_text()
+    ours.rotate(root=True)
+    (tmp_path / keys.ROOT).rename(tmp_path / f"{keys.ROOT}.next")
+    (tmp_path / keys.ROOT).write_text(old)
+    pinned, write = ours.chain().newest, keys._write
+
+    def full_disk(path: Path, text: str) -> None:
+        if path.name == keys.CHAIN:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, text)
+
+    monkeypatch.setattr(keys, "_write", full_disk)
+    with pytest.raises(ServiceUnavailable, match="No space left"):
+        ours.rotate(root=True)
+    monkeypatch.undo()
+    ours.rotate(root=True)
+    assert root_fingerprint(follow(pinned, ours.chain())) == ours.fingerprint
+
+
+def test_public_chain_makes_no_key_readable_for_others(tmp_path: Path) -> None:
+    ours = new_keyring(tmp_path)
+    (tmp_path / keys.CHAIN).chmod(0o644)
+    ours.rotate(root=True)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes.pop(keys.CHAIN) == 0o644
+    assert all(mode & 0o007 == 0 for mode in modes.values()), modes
 
 
 def test_older_list_never_replaces_a_newer_pin(tmp_path: Path) -> None:

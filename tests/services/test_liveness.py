@@ -188,6 +188,18 @@ async def test_operation_that_has_ended_here_is_stopped_on_its_node(
     assert len(link.cancels) == 3
 
 
+async def test_operation_that_another_node_claims_too_is_stopped_on_both(
+    liveness: Liveness, join: Join, operations: OperationTable, link: SimulatedLink
+) -> None:
+    """A hostile node cannot keep the orphan of another node running."""
+    victim, hostile = await join(), await join()
+    ended = a_request(node_id=victim.id)
+    await operations.record(transition(ended, State.CANCELLED))
+    link.cancel_reply = CancelReply(op_id=ended.op_id, answer=CancelAnswer.STOPPED)
+    await hear(liveness, *(Heartbeat(node_id=each.id, open_ops=[ended.op_id]) for each in (victim, hostile)))
+    assert sorted(link.cancelled_on) == sorted([victim.id, hostile.id])
+
+
 async def test_orphan_that_finished_before_its_stop_marks_the_inventory_stale(
     liveness: Liveness, join: Join, operations: OperationTable, link: SimulatedLink, inventory: InventoryTable
 ) -> None:

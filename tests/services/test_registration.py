@@ -136,6 +136,30 @@ async def test_copied_machine_is_refused_while_the_first_answers(
     assert (await registration.register(copy, bearer=own.api_token or "")).nats_jwt
 
 
+@pytest.mark.parametrize("boot_id", ["", "first"])
+async def test_registration_token_does_not_replace_a_node_that_answers_whatever_boot_is_claimed(
+    registration: Registration, presence: SimulatedPresence, nodes: Nodes, boot_id: str
+) -> None:
+    """Machines of one image have one machine id, and every viewer sees the boot id."""
+    own = await registration.register(request := a_node(boot_id="first"), bearer=TOKEN)
+    await registration.approve(own.id)
+    presence.there = {(own.id, "first")}
+    keys = await nodes.keys_of([own.id])
+    thief = request.model_copy(update={"boot_id": boot_id, "nats_key": a_nats_key()})
+    with pytest.raises(IdentityInUse):
+        await registration.register(thief, bearer=TOKEN)
+    assert await nodes.keys_of([own.id]) == keys
+    assert (await registration.register(request, bearer=own.api_token or "")).nats_jwt
+
+
+async def test_process_that_lost_the_response_to_its_registration_registers_again_at_once(
+    registration: Registration,
+) -> None:
+    lenient, request = replace(registration, auto_approve=True), a_node(boot_id="first")
+    await lenient.register(request, bearer=TOKEN)
+    assert (await lenient.register(request, bearer=TOKEN)).nats_jwt
+
+
 async def test_an_approval_by_setting_is_in_the_audit_trail_once(
     registration: Registration, database: Database, nodes: Nodes
 ) -> None:

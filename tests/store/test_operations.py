@@ -144,7 +144,17 @@ async def test_reason_has_a_message_and_a_remedy(operations: OperationTable) -> 
 
 
 def tick(op_id: str, *, done: int, phase: Phase = Phase.DOWNLOADING) -> Progress:
-    return Progress(op_id=op_id, phase=phase, bytes_done=done, bytes_total=100, percentage=float(done), rate=5.0)
+    gauge = {"bytes_done": done, "bytes_total": 100, "percentage": float(done), "rate": 5.0}
+    return Progress(op_id=op_id, node_id="n1", phase=phase, **gauge)
+
+
+async def test_gauge_that_another_node_sends_for_an_operation_is_not_written(operations: OperationTable) -> None:
+    await operations.record(transition(request := a_request(), State.RUNNING))
+    foreign = tick(request.op_id, done=99).model_copy(update={"node_id": "n2"})
+    await operations.write_gauges([tick(request.op_id, done=10), foreign])
+    row = await operations.find(request.op_id)
+    assert row is not None
+    assert row.progress.bytes_done == 10
 
 
 async def test_gauges_of_many_operations_are_written_at_once_and_the_last_tick_counts(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nodesmith.api.views.nodes import node_view
 from nodesmith.api.views.operations import operation_view
+from nodesmith.cli.output.render import local_time
 from nodesmith.contracts.nats.messages import Installed, Outcome, Progress
 from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.operation import State
@@ -63,7 +64,10 @@ async def test_odd_gauge_of_one_node_spoils_no_other_nodes_gauge(
     odd, good = a_request(), a_request()
     for request in (odd, good):
         await operations.record(transition(request, State.RUNNING))
-    ticks = [Progress.decode(heard(op_id=odd.op_id, **fields)), Progress(op_id=good.op_id, bytes_done=7, rate=5.0)]
+    ticks = [
+        Progress.decode(heard(op_id=odd.op_id, node_id="n1", **fields)),
+        Progress(op_id=good.op_id, node_id="n1", bytes_done=7, rate=5.0),
+    ]
     await operations.write_gauges(ticks)
     rows = [await operations.find(request.op_id) for request in (odd, good)]
     assert rows[1] is not None
@@ -89,6 +93,19 @@ async def test_odd_heartbeat_of_one_node_spoils_no_other_nodes_heartbeat(
     assert node_view(known[odd.id]).model_dump_json()
 
 
+BEYOND_PYTHON = ("9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00")
+"""PostgreSQL stores them, and reading them back fails"""
+
+
+@pytest.mark.parametrize("at", [*BEYOND_PYTHON, "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "x", 2**80])
+async def test_odd_clock_of_one_node_spoils_no_other_nodes_heartbeat(nodes: Nodes, at: object) -> None:
+    odd, good = await healthy(nodes), await healthy(nodes)
+    beat = Heartbeat.decode(heard(node_id=odd.id, at=at, resources={"total_ram": 5}))
+    known = await nodes.heartbeats([beat, Heartbeat(node_id=good.id, resources={"total_ram": 7})], NOON)
+    assert {node.node_id for node in known} == {odd.id, good.id}
+    assert (await nodes.find_many([good.id]))[good.id].total_ram == 7
+
+
 @EXAMPLES
 @given(fields=OUTCOME)
 async def test_every_outcome_that_can_be_read_can_be_written(
@@ -111,9 +128,13 @@ async def test_open_operations_of_one_node_never_spoil_the_question_about_all(op
     assert [row.op_id for row in found] == [ended.op_id]
 
 
-@pytest.mark.parametrize("installed_at", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2026-01-01T00:00:00"])
+@pytest.mark.parametrize(
+    "installed_at", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2026-01-01T00:00:00", *BEYOND_PYTHON]
+)
 async def test_list_with_odd_times_is_taken_over(nodes: Nodes, database: Database, installed_at: str) -> None:
     node, inventory = await healthy(nodes), InventoryTable(database)
     entry = Installed.model_validate({"name": "echo", "version": "\0", "installed_at": installed_at})
     assert await inventory.replace(node.id, [entry], asked_at=NOON, boot_id="b1")
-    assert [each.name for each in await inventory.of_node(node.id)] == ["echo"]
+    listed = await inventory.of_node(node.id)
+    assert [each.name for each in listed] == ["echo"]
+    assert local_time(listed[0].installed_at) is not None

@@ -71,7 +71,7 @@ async def op_status(api: Api, job_id: str) -> dict[str, Any]:
 async def test_status_of_a_running_operation_is_localais(api: Api) -> None:
     """S58: the node's own line goes with it."""
     op_id = await recorded(api, State.RUNNING, node_id="s1")
-    tick = Progress(op_id=op_id, phase=Phase.DOWNLOADING, bytes_done=5, bytes_total=10, percentage=50)
+    tick = Progress(op_id=op_id, node_id="s1", phase=Phase.DOWNLOADING, bytes_done=5, bytes_total=10, percentage=50)
     await api.deps.operations.write_gauges([tick])
     assert await op_status(api, op_id) == {
         "deletion": False,

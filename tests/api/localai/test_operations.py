@@ -31,7 +31,8 @@ async def installing(api: Api) -> str:
 async def test_live_list_has_localais_entries(api: Api) -> None:
     """S6, S59: every operation here has a node, in a field of its own."""
     op_id = await recorded(api, State.RUNNING, node_id="list-1")
-    tick = Progress(op_id=op_id, phase=Phase.DOWNLOADING, bytes_done=425, bytes_total=1000, percentage=42.5, rate=9)
+    gauge = {"bytes_done": 425, "bytes_total": 1000, "percentage": 42.5, "rate": 9}
+    tick = Progress(op_id=op_id, node_id="list-1", phase=Phase.DOWNLOADING, **gauge)
     await api.deps.operations.write_gauges([tick])
     [entry] = await live(api, "list-1")
     theirs = {
@@ -83,7 +84,7 @@ async def test_list_is_ordered_by_progress_then_name(api: Api) -> None:
     """S59."""
     for done in (70, 10, 40):
         op_id = await recorded(api, State.RUNNING, node_id="order")
-        await api.deps.operations.write_gauges([Progress(op_id=op_id, percentage=done)])
+        await api.deps.operations.write_gauges([Progress(op_id=op_id, node_id="order", percentage=done)])
     assert [entry["progress"] for entry in await live(api, "order")] == [10, 40, 70]
 
 

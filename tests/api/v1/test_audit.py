@@ -55,6 +55,21 @@ async def test_approval_is_audited_with_before_and_after(api: Api) -> None:
     assert datetime.fromisoformat(entry["at"]) >= began
 
 
+async def test_body_that_arrives_in_pieces_is_audited(api: Api) -> None:
+    """A body without a length (chunked) is recorded like any other."""
+    node = await api.approved_node()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for piece in (b'{"rea', b'son": "new ', b'disks"}'):
+            yield piece
+
+    headers = {"Content-Type": "application/json"}
+    answer = await api.http.post(f"/api/v1/nodes/{node['id']}/drain", content=pieces(), headers=headers)
+    assert answer.status_code == 200, answer.text
+    drained = (await entries(api, target=node["name"]))[0]
+    assert (drained["action"], drained["reason"]) == ("nodes.drain", "new disks")
+
+
 async def test_install_and_cancel_are_audited_with_the_token_name(api: Api) -> None:
     node, headers = await api.approved_node(), await token_of(api, "night-shift")
     body = {"backend": "echo", "reason": "INC-42"}

@@ -303,3 +303,18 @@ async def test_only_admins_change_galleries_uploads_and_sources(api: Api) -> Non
     ]
     assert [answer.status_code for answer in tried] == [403] * len(tried)
     assert (await api.http.get("/api/v1/galleries", headers=operator)).status_code == 200
+
+
+async def test_upload_of_a_token_that_is_revoked_meanwhile_is_not_listed(api: Api) -> None:
+    """An upload may take an hour: the archive of a thief must not reach the gallery after the token was revoked."""
+    name, path = f"thief-{secrets.token_hex(3)}", upload_path()
+    token = (await api.http.post("/api/v1/tokens", json={"name": name, "role": "admin"})).json()["token"]
+
+    async def revoked_halfway() -> AsyncIterator[bytes]:
+        yield ARCHIVE[:20]
+        assert (await api.http.delete(f"/api/v1/tokens/{name}")).status_code == 200
+        yield ARCHIVE[20:]
+
+    refused = await api.http.put(path, content=revoked_halfway(), headers=bearer(token))
+    assert refused.status_code == 401
+    assert (await api.http.get(path)).status_code == 404

@@ -36,7 +36,8 @@ async def ids(api: Api, **query: Any) -> list[str]:
 async def test_list_has_the_gauge_and_the_sentence_of_each_operation(api: Api) -> None:
     """S6: every operation has a node, in a field of its own."""
     op_id = await recorded(api, State.RUNNING, node_id="list-1")
-    tick = Progress(op_id=op_id, phase=Phase.DOWNLOADING, bytes_done=425, bytes_total=1000, percentage=42.5, rate=9)
+    gauge = {"bytes_done": 425, "bytes_total": 1000, "percentage": 42.5, "rate": 9}
+    tick = Progress(op_id=op_id, node_id="list-1", phase=Phase.DOWNLOADING, **gauge)
     await api.deps.operations.write_gauges([tick])
     page = OperationPage.model_validate(await listed(api, node="list-1"))
     [entry] = page.items

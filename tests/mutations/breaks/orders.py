@@ -30,7 +30,7 @@ def _follow_anybody(original: Any, pinned: Any, chain: Any) -> Any:
 
 
 def _judge_by_own_clock(original: Any, self: Any) -> int:
-    self._clock_offset_ms, self._newest_iat = 0, 0
+    self._clock_offset_ms, self._newest_iat = None, 0
     return int(original(self))
 
 
