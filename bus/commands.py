@@ -21,10 +21,10 @@ from nodesmith.contracts.nats.messages import (
     CancelReply,
     Command,
     CommandReply,
-    Message,
     OpQuestion,
     OpReply,
 )
+from nodesmith.contracts.nats.wire import Message
 from nodesmith.contracts.nats.orders import SignedCommand
 from nodesmith.contracts.nats.presence import StopOrder
 from nodesmith.domain.errors import NoAnswer

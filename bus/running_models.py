@@ -6,7 +6,7 @@ from nodesmith.bus.commands import MessageHandler, ask_node, serve_subject
 from nodesmith.bus.connection import Bus
 from nodesmith.bus.presence import Seal
 from nodesmith.contracts.nats import subjects
-from nodesmith.contracts.nats.messages import Message
+from nodesmith.contracts.nats.wire import Message
 from nodesmith.contracts.nats.running_models import (
     LogsQuestion,
     LogsReply,

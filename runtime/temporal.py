@@ -106,7 +106,7 @@ class TemporalRuns:
         start = Start(
             workflow=names.BACKEND_OPERATION,
             argument=request,
-            workflow_id=names.operation_workflow_id(asked.node_id, asked.wanted.family),
+            workflow_id=asked.wanted.workflow_id(asked.node_id),
             request_id=asked.op_id,
             queue=names.node_queue(self.queue),
             search_attributes=_search_attributes(request),
@@ -259,7 +259,7 @@ def _result_of_failure(error: WorkflowFailureError) -> OperationResult | None:
 
 
 def _title(wanted: Intent) -> str:
-    return f"{wanted.kind.capitalize()} {wanted.backend} {wanted.version}".rstrip()
+    return f"{wanted.kind.capitalize()} {wanted.subject} {wanted.version}".rstrip()
 
 
 def _search_attributes(request: OperationInput) -> TypedSearchAttributes:

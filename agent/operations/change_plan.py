@@ -9,7 +9,8 @@ from enum import auto
 from pydantic import Field
 
 from nodesmith.agent.run.backend_process import ProcessRecord
-from nodesmith.contracts.nats.messages import Installed, Message, UpgradePolicy
+from nodesmith.contracts.nats.messages import Installed, UpgradePolicy
+from nodesmith.contracts.nats.wire import Message
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.wire_enum import WireEnum
 

@@ -17,7 +17,8 @@ from nodesmith.agent.disk.durable_files import Disk, write_durably
 from nodesmith.agent.operations.change_plan import ChangePlan
 from nodesmith.agent.operations.order_floors import OrderFloors
 from nodesmith.agent.operations.progress import progress_of
-from nodesmith.contracts.nats.messages import Command, Message, Outcome, Progress, Result
+from nodesmith.contracts.nats.messages import Command, Outcome, Progress, Result
+from nodesmith.contracts.nats.wire import Message
 from nodesmith.domain.operation import Phase, Reason
 from nodesmith.domain.wire_enum import WireEnum
 

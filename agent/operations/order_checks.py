@@ -7,7 +7,8 @@ from typing import Protocol
 import structlog
 
 from nodesmith.agent.link.trust import KeyExpired, PinnedTrust, UnknownKey
-from nodesmith.contracts.nats.messages import Answer, Command, CommandReply, Signed
+from nodesmith.contracts.nats.messages import Answer, Command, CommandReply
+from nodesmith.contracts.nats.wire import Signed
 from nodesmith.contracts.nats.orders import Order, Request, SignedCommand
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Reason

@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from nodesmith.contracts.nats.messages import CancelMode, Outcome, Signed
+from nodesmith.contracts.nats.messages import CancelMode, Outcome
+from nodesmith.contracts.nats.wire import Signed
 from nodesmith.contracts.temporal.operations import OperationRequest, Payload, Policy, RowEnd
 from nodesmith.domain.node import Protocol
 from nodesmith.domain.operation import Reason

@@ -8,7 +8,7 @@ from temporalio.common import SearchAttributeKey
 
 from nodesmith.contracts.durations import Duration
 from nodesmith.contracts.nats.messages import CancelMode, Installed, Outcome, UpgradePolicy
-from nodesmith.domain.kinds import Kind
+from nodesmith.domain.kinds import Kind, lock_name
 from nodesmith.domain.node import Protocol
 from nodesmith.domain.operation import BACK_OFF_CAP, BACK_OFF_FIRST, Phase, Reason, State
 
@@ -48,6 +48,11 @@ MEMO_INTENT = "intent"
 def operation_workflow_id(node_id: str, family: str) -> str:
     """This id is the lock: Temporal admits one open run per id."""
     return f"backend:{node_id}:{family}"  # backend:{node_id}:{family}
+
+
+def replica_workflow_id(node_id: str, model: str, index: int) -> str:
+    """The same for a load or unload, which locks one replica of a model."""
+    return f"model:{node_id}:{model}#{index}"  # model:{node_id}:{model}#{index}
 
 
 class Payload(BaseModel):
@@ -107,6 +112,26 @@ class Intent(Payload):
     """where it was found; empty for an install by uri"""
     verified: str = ""
     """how admission verified the artifact, for display"""
+    model: str = ""
+    """for a load or unload: with `replica_index`, the replica"""
+    replica_index: int = 0
+    revision: int = 0
+    """of the model's deployment; what it says is only in the signed order, because it may have secrets"""
+
+    @property
+    def lock(self) -> str:
+        """What the operation has to itself on its node."""
+        return lock_name(self.kind, self.family, self.model, self.replica_index)
+
+    def workflow_id(self, node_id: str) -> str:
+        if self.kind.rules.locks_replica:
+            return replica_workflow_id(node_id, self.model, self.replica_index)
+        return operation_workflow_id(node_id, self.family)
+
+    @property
+    def subject(self) -> str:
+        """What people are told that it changes: a backend, or a replica."""
+        return f"{self.model}#{self.replica_index}" if self.kind.rules.locks_replica else self.backend
 
 
 class Limits(Payload):
@@ -133,6 +158,8 @@ class OperationRequest(Payload):
     limits: Limits = Limits()
     if_current: str = ""
     """the digest in the inventory: the order replaces or removes only that one"""
+    after: str = ""
+    """op_id of the operation that installs the backend; this one starts when that has succeeded"""
     created_at: datetime
 
 
@@ -188,6 +215,8 @@ class RunState(BaseModel):
     """since when this run has no order"""
     has_slot: bool = False
     """the batch granted a slot after the node had been away"""
+    has_backend: bool = False
+    """the operation that installs the backend has succeeded"""
 
 
 class OperationInput(Payload):
@@ -281,6 +310,20 @@ class Status(Payload):
 RECORD = "record"
 REPORT_NOT_ADMITTED = "report_not_admitted"
 WATCH_FLEET = "watch_fleet"
+WATCH_OPERATION = "watch_operation"
+
+
+class OtherOperation(Payload):
+    """Input of `watch_operation`."""
+
+    op_id: str
+
+
+class OtherEnd(Payload):
+    """Output of `watch_operation`: how that operation ended."""
+
+    state: State
+    reason: Reason | None = None
 
 
 class Projection(Payload):

@@ -13,7 +13,6 @@ from nodesmith.contracts.temporal.operations import (
     OperationRequest,
     Projection,
     Run,
-    operation_workflow_id,
 )
 from nodesmith.domain.errors import AlreadyRunning, NodesmithError, OperationConflict, ServiceUnavailable
 from nodesmith.domain.operation import ENDED, Reason, State
@@ -44,7 +43,7 @@ class OperationLock:
         The signed order is written before it returns. A run that finds no order ends as `not_admitted`.
         """
         request, intent = admitted.request, intent_of(admitted.request.wanted)
-        workflow_id = operation_workflow_id(request.node_id, request.wanted.family)
+        workflow_id = request.wanted.workflow_id(request.node_id)
         for _ in range(START_TRIES):
             try:
                 run_id = await self.runs.start(admitted, intent=intent)
@@ -136,7 +135,7 @@ def _first_row(admitted: OperationInput, run_id: str) -> Projection:
     request = admitted.request
     return Projection(
         request=request,
-        workflow_id=operation_workflow_id(request.node_id, request.wanted.family),
+        workflow_id=request.wanted.workflow_id(request.node_id),
         run_id=run_id,
         at=datetime.fromtimestamp(0, UTC),
         seq=0,

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import structlog
 
-from nodesmith.contracts.nats.messages import Signed
+from nodesmith.contracts.nats.wire import Signed
 from nodesmith.contracts.nats.orders import Order
 from nodesmith.contracts.temporal.operations import Intent, OperationRequest, Projection
 from nodesmith.domain.errors import NodesmithError, OrderNotSigned, ServiceUnavailable

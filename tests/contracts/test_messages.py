@@ -13,7 +13,6 @@ from nodesmith.contracts.nats.messages import (
     Command,
     CommandReply,
     Installed,
-    Message,
     NodeOperationStatus,
     OpQuestion,
     OpReply,
@@ -21,6 +20,7 @@ from nodesmith.contracts.nats.messages import (
     Progress,
     Result,
 )
+from nodesmith.contracts.nats.wire import Message
 from nodesmith.contracts.nats.presence import Heartbeat, Resources
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Phase, Reason
