@@ -102,6 +102,8 @@ class Node:
     gpu_compute_capability: str | None = None
     capability: str | None = None
     confinement: NodeConfinement | None = None
+    resources_at: datetime | None = None
+    """when the node last reported memory and disk"""
     status: NodeStatus
     approved_at: datetime | None = None
     drained_at: datetime | None = None

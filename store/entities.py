@@ -48,6 +48,7 @@ def node_of_columns(row: Mapping[str, Any]) -> Node:
         gpu_compute_capability=resources.get("gpu_compute_capability"),
         capability=resources.get("capability"),
         confinement=_confinement(resources.get("confinement")),
+        resources_at=row["resources_at"],
         status=NodeStatus(row["status"]),
         approved_at=row["approved_at"],
         drained_at=row["drained_at"],

@@ -54,6 +54,8 @@ _HEARTBEATS = text("""
             THEN coalesce(nullif(heard.boot_id, ''), nodes.boot_id) ELSE nodes.boot_id END,
         resources = CASE WHEN heard.is_it AND nodes.approved_at IS NOT NULL AND nodes.left_at IS NULL
             THEN nodes.resources || heard.resources ELSE nodes.resources END,
+        resources_at = CASE WHEN heard.is_it AND nodes.approved_at IS NOT NULL AND nodes.left_at IS NULL
+            AND heard.resources <> '{}' THEN now() ELSE nodes.resources_at END,
         unreachable_since = CASE WHEN :proves_link AND heard.is_it THEN NULL ELSE nodes.unreachable_since END,
         beat_seq = CASE WHEN heard.is_it THEN heard.seq ELSE nodes.beat_seq END,
         beat_at = CASE WHEN heard.is_it THEN greatest(nodes.beat_at, heard.at) ELSE nodes.beat_at END,
@@ -318,6 +320,7 @@ def _reported_facts(request: RegisterRequest) -> dict[str, object]:
         "agent_version": request.agent_version,
         "nats_key": request.nats_key if request.protocol is Protocol.NODESMITH else "",
         "resources": _reported(request),
+        "resources_at": func.now(),
     }
 
 
