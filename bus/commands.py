@@ -24,9 +24,9 @@ from nodesmith.contracts.nats.messages import (
     OpQuestion,
     OpReply,
 )
-from nodesmith.contracts.nats.wire import Message
 from nodesmith.contracts.nats.orders import SignedCommand
 from nodesmith.contracts.nats.presence import StopOrder
+from nodesmith.contracts.nats.wire import Message
 from nodesmith.domain.errors import NoAnswer
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Reason

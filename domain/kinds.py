@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from nodesmith.domain.replica import process_key
 from nodesmith.domain.wire_enum import WireEnum
 
 
@@ -34,7 +35,7 @@ class KindRules:
     changes_installed: bool = False
     """the signed order names the digest that it replaces or removes"""
     removes: bool = False
-    """takes the backend away; on a node without it there is nothing to do"""
+    """takes the backend or the replica away; on a node without it there is nothing to do"""
     cancellable_on_node: bool = True
     """false: once it runs on the node, it is completed"""
     waits_without_limit: bool = False
@@ -84,6 +85,7 @@ RULES: dict[Kind, KindRules] = {
     Kind.UNLOAD: KindRules(
         noun="unload",
         subject="delete",
+        removes=True,
         cancellable_on_node=False,
         locks_replica=True,
         scheduled=True,
@@ -97,4 +99,4 @@ RULES: dict[Kind, KindRules] = {
 
 def lock_name(kind: Kind, family: str, model: str, index: int) -> str:
     """Return what an operation has to itself on its node: one replica of a model, or a backend."""
-    return f"model:{model}#{index}" if kind.rules.locks_replica else family
+    return f"model:{process_key(model, index)}" if kind.rules.locks_replica else family

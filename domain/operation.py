@@ -271,9 +271,10 @@ class Operation:
 
     @property
     def stalled(self) -> bool:
-        """Whether it runs and no byte arrived for 60 s."""
+        """Whether it runs and no byte arrived for 60 s; a model that gets ready moves no bytes."""
         moved = max(self.changed_at, self.gauge.at or self.changed_at)
-        return self.state is State.RUNNING and self.read_at - moved > STALLED_AFTER
+        is_late = self.read_at - moved > STALLED_AFTER
+        return self.state is State.RUNNING and is_late and self.gauge.phase is not Phase.LOADING
 
     @property
     def progress(self) -> Gauge:

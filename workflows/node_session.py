@@ -101,7 +101,7 @@ class NodeSession:
 
     def _title(self) -> str:
         wanted = self._request.wanted
-        return f"{wanted.kind} {wanted.subject} on {self._request.node_name}"
+        return f"{wanted.kind} {wanted.backend} on {self._request.node_name}"
 
     def _cancel_options(self, op_id: str) -> dict[str, Any]:
         return {"result_type": CancelResult, "summary": f"cancel {op_id} on {self._request.node_name}"}

@@ -34,6 +34,7 @@ from nodesmith.domain.kinds import Kind, lock_name
 from nodesmith.domain.operation import Phase, Reason
 from nodesmith.domain.wire_enum import WireEnum
 
+
 class Installed(Message):
     """One backend on a node's disk; an entry of `backend.list`."""
 

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from nodesmith.contracts.nats.loads import LoadOrder
 from nodesmith.contracts.nats.messages import Command, UpgradePolicy
-from nodesmith.contracts.nats.wire import DOCUMENTED, Message, Signed
 from nodesmith.contracts.nats.readings import OpId
+from nodesmith.contracts.nats.wire import DOCUMENTED, Message, Signed
 from nodesmith.domain.kinds import Kind, lock_name
 
 

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from nodesmith.contracts.nats.wire import DOCUMENTED, Message
 from nodesmith.contracts.nats.loads import ReplicaReports
 from nodesmith.contracts.nats.readings import (
     OR_NOT_KNOWN,
@@ -18,6 +17,7 @@ from nodesmith.contracts.nats.readings import (
     OpIds,
     Word,
 )
+from nodesmith.contracts.nats.wire import DOCUMENTED, Message
 from nodesmith.domain.wire_enum import WireEnum
 
 

@@ -8,7 +8,7 @@ from temporalio.common import SearchAttributeKey
 
 from nodesmith.contracts.durations import Duration
 from nodesmith.contracts.nats.messages import CancelMode, Installed, Outcome, UpgradePolicy
-from nodesmith.domain.kinds import Kind, lock_name
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Protocol
 from nodesmith.domain.operation import BACK_OFF_CAP, BACK_OFF_FIRST, Phase, Reason, State
 
@@ -48,11 +48,6 @@ MEMO_INTENT = "intent"
 def operation_workflow_id(node_id: str, family: str) -> str:
     """This id is the lock: Temporal admits one open run per id."""
     return f"backend:{node_id}:{family}"  # backend:{node_id}:{family}
-
-
-def replica_workflow_id(node_id: str, model: str, index: int) -> str:
-    """The same for a load or unload, which locks one replica of a model."""
-    return f"model:{node_id}:{model}#{index}"  # model:{node_id}:{model}#{index}
 
 
 class Payload(BaseModel):
@@ -95,7 +90,7 @@ class Intent(Payload):
 
     kind: Kind = Kind.INSTALL
     backend: str
-    """the name as requested, without the gallery's prefix"""
+    """the name as requested, without the gallery's prefix; of a load or unload the replica, `model#index`"""
     family: str
     version: str = ""
     uri: str = ""
@@ -117,21 +112,6 @@ class Intent(Payload):
     replica_index: int = 0
     revision: int = 0
     """of the model's deployment; what it says is only in the signed order, because it may have secrets"""
-
-    @property
-    def lock(self) -> str:
-        """What the operation has to itself on its node."""
-        return lock_name(self.kind, self.family, self.model, self.replica_index)
-
-    def workflow_id(self, node_id: str) -> str:
-        if self.kind.rules.locks_replica:
-            return replica_workflow_id(node_id, self.model, self.replica_index)
-        return operation_workflow_id(node_id, self.family)
-
-    @property
-    def subject(self) -> str:
-        """What people are told that it changes: a backend, or a replica."""
-        return f"{self.model}#{self.replica_index}" if self.kind.rules.locks_replica else self.backend
 
 
 class Limits(Payload):
@@ -310,20 +290,6 @@ class Status(Payload):
 RECORD = "record"
 REPORT_NOT_ADMITTED = "report_not_admitted"
 WATCH_FLEET = "watch_fleet"
-WATCH_OPERATION = "watch_operation"
-
-
-class OtherOperation(Payload):
-    """Input of `watch_operation`."""
-
-    op_id: str
-
-
-class OtherEnd(Payload):
-    """Output of `watch_operation`: how that operation ended."""
-
-    state: State
-    reason: Reason | None = None
 
 
 class Projection(Payload):

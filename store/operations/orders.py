@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydantic_core import to_json
 from sqlalchemy import func, select, text, update
 
-from nodesmith.contracts.nats.wire import Signed
 from nodesmith.contracts.nats.orders import Order
+from nodesmith.contracts.nats.wire import Signed
 from nodesmith.domain.operation import OPEN
 from nodesmith.store.database import Database
 from nodesmith.store.tables.core import OperationRow, OrderRow, one_of

@@ -20,8 +20,8 @@ from nodesmith.contracts.nats.messages import (
     Progress,
     Result,
 )
-from nodesmith.contracts.nats.wire import Message
 from nodesmith.contracts.nats.presence import Heartbeat, Resources
+from nodesmith.contracts.nats.wire import Message
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Phase, Reason
 
