@@ -34,6 +34,9 @@ REASONS: dict[Reason, Words] = {
         "the node cannot accept the signed order now",
         "It continues when the API has renewed the order. Check that an API runs and that the node reaches it.",
     ),
+    Reason.BACKEND: Words(
+        "the backend of the model is being installed", "It continues when that operation has succeeded."
+    ),
     Reason.DOWNLOAD_FAILED: Words("the download failed", "Check that the node reaches the source, then retry."),
     Reason.INTERRUPTED: Words("the agent restarted during the operation", "Retry."),
     Reason.NODE_ERROR: Words("the node reported an error", "Read the error and the agent's log, then retry."),

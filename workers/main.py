@@ -16,6 +16,7 @@ from nodesmith.activities.batches import BatchActivities
 from nodesmith.activities.fleet_monitor import FleetActivities
 from nodesmith.activities.node import NodeActivities
 from nodesmith.activities.records import RecordActivities
+from nodesmith.activities.watch_operation import WatchActivities
 from nodesmith.bus.credentials import CredentialIssuer
 from nodesmith.bus.heartbeats import HeartbeatSink
 from nodesmith.contracts.temporal import operations as names
@@ -78,7 +79,7 @@ async def working(graph: ControlGraph) -> AsyncIterator[None]:
             task_queue=names.CONTROL_QUEUE,
             workflows=WORKFLOWS,
             workflow_runner=Sandbox(),
-            activities=control_activities(on_node, records, fleet, batches),
+            activities=control_activities(on_node, records, fleet, batches, WatchActivities(graph.operations)),
             max_concurrent_activities=settings.control_slots,
             sticky_queue_schedule_to_start_timeout=STICKY,
             graceful_shutdown_timeout=GRACE,

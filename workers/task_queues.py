@@ -7,6 +7,7 @@ from nodesmith.activities.batches import BatchActivities
 from nodesmith.activities.fleet_monitor import FleetActivities
 from nodesmith.activities.node import NodeActivities
 from nodesmith.activities.records import RecordActivities
+from nodesmith.activities.watch_operation import WatchActivities
 from nodesmith.workflows.backend_operation import BackendOperation
 from nodesmith.workflows.batch import Batch
 from nodesmith.workflows.fleet_monitor import FleetMonitor
@@ -16,7 +17,11 @@ WORKFLOWS: Sequence[type] = (BackendOperation, Batch, FleetMonitor)
 
 
 def control_activities(
-    node: NodeActivities, records: RecordActivities, fleet: FleetActivities, batches: BatchActivities
+    node: NodeActivities,
+    records: RecordActivities,
+    fleet: FleetActivities,
+    batches: BatchActivities,
+    watches: WatchActivities,
 ) -> Sequence[Callable[..., Any]]:
     """Activities of the control queue: short ones, and the watches over the fleet and over batch members."""
     batch_activities: list[Callable[..., Any]] = [
@@ -26,7 +31,13 @@ def control_activities(
         batches.cancel_members,
         batches.close_batch,
     ]
-    return [node.cancel_on_node, records.record, records.report_not_admitted, fleet.watch_fleet, *batch_activities]
+    others: list[Callable[..., Any]] = [
+        records.record,
+        records.report_not_admitted,
+        fleet.watch_fleet,
+        watches.watch_operation,
+    ]
+    return [node.cancel_on_node, *others, *batch_activities]
 
 
 def node_activities(node: NodeActivities, records: RecordActivities) -> Sequence[Callable[..., Any]]:
