@@ -7,12 +7,14 @@ from sqlalchemy import ColumnElement, and_, delete, exists, func, literal, or_, 
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from nodesmith.domain.deployment import LoadSpec
 from nodesmith.domain.identity import new_op_id
 from nodesmith.domain.operation import OPEN, State
 from nodesmith.domain.replica import STARTING, Replica, ReplicaState, ReportedReplica, ReportedReplicas
 from nodesmith.domain.tick import PlannedDrain, rest_after
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
+from nodesmith.store.models.deployments import spec_of
 from nodesmith.store.models.statements import LOCK, loaded_and_serving, replica_of
 from nodesmith.store.tables.core import NodeRow, OperationRow
 from nodesmith.store.tables.models import LoadFailureRow, ModelRow, ReplicaRow
@@ -78,6 +80,18 @@ class ReplicaTable:
         has_left = exists().where(NodeRow.id == ReplicaRow.node_id, NodeRow.left_at.is_not(None))
         is_placed = ReplicaRow.state == ReplicaState.PLACING.value
         return await self._delete(ReplicaRow.id == replica.id, or_(is_placed, has_left))
+
+    async def to_start(self) -> Sequence[tuple[Replica, LoadSpec | None]]:
+        """Replicas without an operation: those to load, with what to load, and those to unload."""
+        known = exists().where(OperationRow.op_id == ReplicaRow.op_id)
+        wanted = select(ReplicaRow, ModelRow).outerjoin(
+            ModelRow, and_(ModelRow.name == ReplicaRow.model_name, ModelRow.revision == ReplicaRow.revision)
+        )
+        to_load = and_(ReplicaRow.state == ReplicaState.PLACING.value, ModelRow.name.is_not(None))
+        to_unload = and_(ReplicaRow.state == ReplicaState.UNLOADING.value, ~known)
+        async with self._database.reading() as session:
+            found = await session.execute(wanted.where(or_(to_load, to_unload)).order_by(ReplicaRow.created_at))
+            return [(replica_of(row), _spec_to_load(row, model)) for row, model in found]
 
     async def ended(self) -> Sequence[tuple[Replica, State, str]]:
         """Replicas whose operation ended a while ago without a report, because it was ended from outside."""
@@ -163,6 +177,13 @@ class ReplicaTable:
         gone = delete(ReplicaRow).where(*conditions).returning(ReplicaRow.id)
         async with self._database.session() as session:
             return await session.scalar(gone) is not None
+
+
+def _spec_to_load(row: ReplicaRow, model: ModelRow | None) -> LoadSpec | None:
+    """What to load; None for a replica that is unloaded."""
+    if model is None or row.state != ReplicaState.PLACING.value:
+        return None
+    return spec_of(model.name, model.revision, model.load)
 
 
 def _loaded_values(address: str, node_seq: int) -> dict[str, object]:

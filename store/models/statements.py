@@ -1,8 +1,9 @@
 """SQL about nodes and replicas that several statements share."""
 
 from datetime import datetime
+from decimal import Decimal
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, literal, select, text
+from sqlalchemy import ColumnElement, Numeric, Select, and_, case, func, literal, select, text
 
 from nodesmith.domain.eligibility import Obstacle
 from nodesmith.domain.node import NodeStatus, Protocol
@@ -88,13 +89,13 @@ def _loaded_on(model: ColumnElement[str] | str) -> Select[int]:
     return counted.outerjoin(HeartbeatSinkRow, SINK).where(found.c.model_name == model, found.c.state == LOADED)
 
 
-def memory_free() -> ColumnElement[int]:
+def memory_free() -> ColumnElement[Decimal]:
     """The free memory of the last reading, for the order of replicas that are equally busy."""
-    total = NodeRow.resources["total_vram"].as_integer()
-    return case(
-        (func.coalesce(total, 0) > 0, NodeRow.resources["available_vram"].as_integer()),
-        else_=NodeRow.resources["available_ram"].as_integer(),
-    )
+    sizes = {
+        key: NodeRow.resources[key].astext.cast(Numeric) for key in ("total_vram", "available_vram", "available_ram")
+    }
+    has_gpu = func.coalesce(sizes["total_vram"], 0) > 0
+    return case((has_gpu, sizes["available_vram"]), else_=sizes["available_ram"])
 
 
 def replica_of(row: ReplicaRow) -> Replica:
