@@ -44,10 +44,21 @@ RANGE = typer.Option("--replicas", metavar="MIN..MAX", help="2, 1..4, 0..4, or 1
 
 EMPTY = "No model is deployed. `nodesmith models deploy NAME --backend BACKEND` deploys one."
 
+
+def replicas_text(model: DeploymentView) -> str:
+    """Loaded replicas of those wanted: 2/2..4."""
+    if model.spread_all:
+        return f"{model.loaded} (each node)"
+    wanted = f"{model.min_replicas}"
+    if model.max_replicas != model.min_replicas:
+        wanted += f"..{model.max_replicas or ''}"
+    return f"{model.loaded}/{wanted}"
+
+
 COLUMNS: list[Column[DeploymentView]] = [
     Column("MODEL", lambda model: escape(model.name), may_wrap=True),
     Column("STATUS", lambda model: colored(model.status)),
-    Column("REPLICAS", lambda model: replicas_text(model)),
+    Column("REPLICAS", replicas_text),
     Column("CALLS", lambda model: str(model.in_flight), right=True),
     Column("BACKEND", lambda model: escape(model.backend)),
     Column("MEMORY", lambda model: size(model.memory) if model.memory else "", right=True, from_width=90),
@@ -198,16 +209,6 @@ def logs(
     for line in page.lines:
         print_raw(line)
     return None
-
-
-def replicas_text(model: DeploymentView) -> str:
-    """Loaded replicas of those wanted: 2/2..4."""
-    if model.spread_all:
-        return f"{model.loaded} (each node)"
-    wanted = f"{model.min_replicas}"
-    if model.max_replicas != model.min_replicas:
-        wanted += f"..{model.max_replicas or ''}"
-    return f"{model.loaded}/{wanted}"
 
 
 def print_deployment(model: DeploymentDetail, *, as_json: bool) -> None:
