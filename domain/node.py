@@ -110,6 +110,8 @@ class Node:
     gpu_compute_capability: str | None = None
     capability: str | None = None
     confinement: NodeConfinement | None = None
+    resources_at: datetime | None = None
+    """when the node last reported memory and disk"""
     status: NodeStatus
     approved_at: datetime | None = None
     drained_at: datetime | None = None
@@ -128,6 +130,14 @@ class Node:
     """version of the trust list in the last heartbeat; 0: not reported"""
     labels: Mapping[str, str] = field(default_factory=dict)
     open_operations: int = 0
+    model_count: int = 0
+    """loaded replicas"""
+    in_flight_count: int = 0
+    """open calls of its replicas"""
+    reserved_memory: int = 0
+    """bytes that its replicas hold: of GPU memory, else of RAM"""
+    reserved_vram: int = 0
+    """the part of it that `available_vram` does not show yet"""
     created_at: datetime
     updated_at: datetime
 

@@ -20,10 +20,12 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from nodesmith.domain.call_timeout import SharedTimeout
 from nodesmith.domain.errors import InvalidRequest, ServiceUnavailable
 
-HEAD = "2026_11_18_answer_locations"
+HEAD = "2026_11_18_models"
 """the newest migration; a test checks it"""
 MIGRATION_LOCK = 7_305_001
 EVENT_LOCK = 7_305_002
+PLACEMENT_LOCK = 7_305_003
+"""taken by the first statement of every transaction that places, evicts, scales or deploys"""
 
 T = TypeVar("T")
 

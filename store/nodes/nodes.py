@@ -20,6 +20,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.sql.selectable import ScalarSelect
 
@@ -33,11 +34,12 @@ from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
 from nodesmith.store.entities import node_of
 from nodesmith.store.nodes.eligibility import hindered_by
+from nodesmith.store.nodes.held import held_by_replicas
 from nodesmith.store.nodes.labels import labels_of_node, write_reported
 from nodesmith.store.tables.core import HeartbeatSinkRow, NodeRow, OperationRow, one_of
 from nodesmith.store.text import storable
 
-NodeSelect = Select[NodeRow, str, int, dict[str, str] | None]
+NodeSelect = Select[NodeRow, str, int, dict[str, str] | None, list[int]]
 
 SINK_AWAY_AFTER = timedelta(seconds=15)
 
@@ -54,6 +56,8 @@ _HEARTBEATS = text("""
             THEN coalesce(nullif(heard.boot_id, ''), nodes.boot_id) ELSE nodes.boot_id END,
         resources = CASE WHEN heard.is_it AND nodes.approved_at IS NOT NULL AND nodes.left_at IS NULL
             THEN nodes.resources || heard.resources ELSE nodes.resources END,
+        resources_at = CASE WHEN heard.is_it AND nodes.approved_at IS NOT NULL AND nodes.left_at IS NULL
+            AND heard.resources <> '{}' THEN now() ELSE nodes.resources_at END,
         unreachable_since = CASE WHEN :proves_link AND heard.is_it THEN NULL ELSE nodes.unreachable_since END,
         beat_seq = CASE WHEN heard.is_it THEN heard.seq ELSE nodes.beat_seq END,
         beat_at = CASE WHEN heard.is_it THEN greatest(nodes.beat_at, heard.at) ELSE nodes.beat_at END,
@@ -80,9 +84,7 @@ The facts of a node that is pending, or that left, stay as it registered them.""
 
 def status_expression(now: datetime | ColumnElement[datetime]) -> ColumnElement[str]:
     """`nodesmith.domain.node.status_of` in SQL; needs `heartbeat_sinks` joined on the node's protocol."""
-    node, sink = NodeRow, HeartbeatSinkRow
-    heard = func.greatest(node.last_heartbeat, sink.listening_since)
-    until = func.least(literal(now) if isinstance(now, datetime) else now, sink.last_listened)
+    node = NodeRow
     return case(
         (node.approved_at.is_(None), literal(NodeStatus.PENDING.value)),
         (
@@ -90,10 +92,17 @@ def status_expression(now: datetime | ColumnElement[datetime]) -> ColumnElement[
             literal(NodeStatus.DRAINING.value),
         ),
         (node.left_at.is_not(None) | node.last_heartbeat.is_(None), literal(NodeStatus.OFFLINE.value)),
-        (until - heard > SILENT_AFTER, literal(NodeStatus.OFFLINE.value)),
+        (silence_expression(now), literal(NodeStatus.OFFLINE.value)),
         (node.unreachable_since.is_not(None), literal(NodeStatus.UNHEALTHY.value)),
         else_=literal(NodeStatus.HEALTHY.value),
     )
+
+
+def silence_expression(now: datetime | ColumnElement[datetime]) -> ColumnElement[bool]:
+    """Whether the node has been silent for too long while the control plane listened."""
+    heard = func.greatest(NodeRow.last_heartbeat, HeartbeatSinkRow.listening_since)
+    until = func.least(literal(now) if isinstance(now, datetime) else now, HeartbeatSinkRow.last_listened)
+    return until - heard > SILENT_AFTER
 
 
 _ANSWERED = text("""
@@ -246,9 +255,14 @@ class Nodes:
 
 def select_nodes(now: datetime | ColumnElement[datetime]) -> NodeSelect:
     """The base query of `nodesmith.store.entities.node_of`; callers add filters and order."""
-    return select(NodeRow, status_expression(now), open_operations_of_node(), labels_of_node()).outerjoin(
-        HeartbeatSinkRow, HeartbeatSinkRow.protocol == NodeRow.protocol
-    )
+    derived = (status_expression(now), open_operations_of_node(), labels_of_node(), held_by_replicas())
+    return select(NodeRow, *derived).outerjoin(HeartbeatSinkRow, HeartbeatSinkRow.protocol == NodeRow.protocol)
+
+
+async def node_by_id(session: AsyncSession, node_id: str, now: datetime) -> Node | None:
+    """The node as this transaction sees it."""
+    found = (await session.execute(select_nodes(now).where(NodeRow.id == node_id))).first()
+    return node_of(*found) if found else None
 
 
 def open_operations_of_node() -> ScalarSelect[int]:
@@ -318,6 +332,7 @@ def _reported_facts(request: RegisterRequest) -> dict[str, object]:
         "agent_version": request.agent_version,
         "nats_key": request.nats_key if request.protocol is Protocol.NODESMITH else "",
         "resources": _reported(request),
+        "resources_at": func.now(),
     }
 
 

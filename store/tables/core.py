@@ -81,6 +81,8 @@ class NodeRow(Base):
     trust_version: Mapped[int] = mapped_column(server_default=text("0"))
     """of the trust list, as reported in its last heartbeat; 0: not reported"""
     resources: Mapped[dict[str, Any]]
+    resources_at: Mapped[datetime | None]
+    """when the node last reported them, by the database clock"""
     max_replicas_override: Mapped[int | None]
     """set by an admin; NULL: the reported value applies"""
     vram_budget_override: Mapped[str | None]

@@ -52,7 +52,7 @@ from nodesmith.services.requested_work import RequestedBackend, RequestedBatch
         (OperationEvent, StateChange, {"message"}),
         (BatchDetail, Batch, {"failed_attempts", "failed_nodes", "troubles", "message", "temporal_url"}),
         (MemberView, Member, set()),
-        (NodeView, Node, {"reserved_vram", "model_count", "in_flight_count"}),
+        (NodeView, Node, set()),
         (OperationAccepted, AcceptedOperation, set()),
         (BatchAccepted, AcceptedBatch, set()),
         (BatchPlan, BatchPreview, set()),
