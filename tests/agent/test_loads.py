@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import psutil
@@ -183,7 +184,7 @@ async def test_progress_tells_files_start_and_readiness(node: AgentRun, sources:
     ],
 )
 async def test_bad_files_are_refused_and_nothing_is_stored(
-    node: AgentRun, sources: Path, fields: dict[str, str], reason: Reason, words: str
+    node: AgentRun, sources: Path, fields: dict[str, Any], reason: Reason, words: str
 ) -> None:
     outcome = await node.outcome_of(load(sources, files=[file_order(sources, **fields)]))
     assert (outcome.result, outcome.reason) == (Result.FAILED, reason), outcome.error
