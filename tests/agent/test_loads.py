@@ -402,6 +402,26 @@ async def test_files_without_a_replica_are_deleted_when_their_time_is_over(
     await node.close()
 
 
+async def test_files_without_a_replica_give_way_when_the_disk_is_short(node: AgentRun, sources: Path) -> None:
+    """An installation, or the files of another model, must not fail because of files that are only kept."""
+    await loaded(node, load(sources))
+    await loaded(node, load(sources, "two", index=1, files=[file_order(sources, b"kept", "kept.gguf")]))
+    await node.outcome_of(unload())
+    needed = 2 * shutil.disk_usage(node.home).total
+    outcome = await node.outcome_of(load(sources, "big", index=2, files=[file_order(sources, b"big", size=needed)]))
+    assert outcome.reason is Reason.NO_DISK
+    assert blobs(node) == {file_order(sources, b"kept").sha256}
+
+
+async def test_the_time_of_files_begins_with_the_unload(node: AgentRun, sources: Path) -> None:
+    await loaded(node, load(sources))
+    for path in (node.home / "model-files").rglob("*"):
+        os.utime(path, (0, 0))
+    await node.outcome_of(unload())
+    node.assembly._files.prune(node.assembly._loader.loads())
+    assert len(blobs(node)) == 1
+
+
 async def test_files_are_kept_for_the_next_load(node: AgentRun, sources: Path) -> None:
     await loaded(node, load(sources))
     await node.outcome_of(unload())
