@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import psutil
@@ -183,7 +184,7 @@ async def test_progress_tells_files_start_and_readiness(node: AgentRun, sources:
     ],
 )
 async def test_bad_files_are_refused_and_nothing_is_stored(
-    node: AgentRun, sources: Path, fields: dict[str, str], reason: Reason, words: str
+    node: AgentRun, sources: Path, fields: dict[str, Any], reason: Reason, words: str
 ) -> None:
     outcome = await node.outcome_of(load(sources, files=[file_order(sources, **fields)]))
     assert (outcome.result, outcome.reason) == (Result.FAILED, reason), outcome.error
@@ -399,6 +400,26 @@ async def test_files_without_a_replica_are_deleted_when_their_time_is_over(
     node = await AgentRun(node.home, http, model_files_kept=0).begin()
     assert blobs(node) == set()
     await node.close()
+
+
+async def test_files_without_a_replica_give_way_when_the_disk_is_short(node: AgentRun, sources: Path) -> None:
+    """An installation, or the files of another model, must not fail because of files that are only kept."""
+    await loaded(node, load(sources))
+    await loaded(node, load(sources, "two", index=1, files=[file_order(sources, b"kept", "kept.gguf")]))
+    await node.outcome_of(unload())
+    needed = 2 * shutil.disk_usage(node.home).total
+    outcome = await node.outcome_of(load(sources, "big", index=2, files=[file_order(sources, b"big", size=needed)]))
+    assert outcome.reason is Reason.NO_DISK
+    assert blobs(node) == {file_order(sources, b"kept").sha256}
+
+
+async def test_the_time_of_files_begins_with_the_unload(node: AgentRun, sources: Path) -> None:
+    await loaded(node, load(sources))
+    for path in (node.home / "model-files").rglob("*"):
+        os.utime(path, (0, 0))
+    await node.outcome_of(unload())
+    node.assembly._files.prune(node.assembly._loader.loads())
+    assert len(blobs(node)) == 1
 
 
 async def test_files_are_kept_for_the_next_load(node: AgentRun, sources: Path) -> None:

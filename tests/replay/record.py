@@ -28,11 +28,16 @@ from tests.replay.scenarios import (
     LONG_BATCHES,
     LONG_LIVES,
     MEMBERS,
+    OF_A_MODEL,
     SCENARIOS,
     BatchScenario,
     Scenario,
     batch_went_on_in_a_later_run,
 )
+from tests.fakes.batch_activities import Fleet
+from tests.fakes.batch_activities import start as start_batch
+from tests.fakes.batch_activities import worker_of as batch_worker_of
+from tests.fakes.operation_activities import ECHO, Station, deaf_run, start, worker_of
 
 HISTORIES = Path(__file__).parent / "histories"
 
@@ -45,7 +50,8 @@ async def record(client: Client, scenario: Scenario, policy: Policy) -> str:
     batch_id = new_op_id() if scenario in MEMBERS else None
     if batch_id:
         await deaf_run(client, batch_workflow_id(batch_id))
-    operation = await start(client, station, queue, policy, batch_id=batch_id)
+    wanted, after = OF_A_MODEL.get(scenario, (ECHO, ""))
+    operation = await start(client, station, queue, policy, batch_id=batch_id, wanted=wanted, after=after)
     if scenario in BEFORE_ANY_WORKER:
         await scenario(operation)
     async with worker_of(client, station, queue):
