@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 from nodesmith.domain.call_timeout import SharedTimeout
 from nodesmith.domain.errors import InvalidRequest, ServiceUnavailable
 
-HEAD = "2026_11_18_models"
+HEAD = "2026_11_18_client_role"
 """the newest migration; a test checks it"""
 MIGRATION_LOCK = 7_305_001
 EVENT_LOCK = 7_305_002

@@ -99,9 +99,7 @@ class ReplicaHoldRow(Base):
     __table_args__ = (CheckConstraint("in_flight >= 0", name="in_flight"),)
 
     holder_id: Mapped[str] = mapped_column(ForeignKey("replica_holders.id", ondelete="CASCADE"), primary_key=True)
-    replica_id: Mapped[str] = mapped_column(
-        ForeignKey("replicas.id", ondelete="CASCADE"), primary_key=True, index=True
-    )
+    replica_id: Mapped[str] = mapped_column(ForeignKey("replicas.id", ondelete="CASCADE"), primary_key=True, index=True)
     in_flight: Mapped[int]
 
 
