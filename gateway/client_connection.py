@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
+from typing import cast
 
 import structlog
 
@@ -72,11 +73,10 @@ class ClientConnection(asyncio.Protocol):
     # the connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for the type checker
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has a class of its own
         self._connections.add(self)
-        keep_alive(transport)
-        transport.set_write_buffer_limits(high=_HIGH_WATER)
+        keep_alive(self._transport)
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER)
         peer = transport.get_extra_info("peername")
         self._address = peer[0] if peer else ""
         self._head_since = self._clock()

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Protocol
+from typing import Protocol, cast
 
 import httptools
 
@@ -115,10 +115,9 @@ class UpstreamConnection(asyncio.Protocol):
     # asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for the type checker
-        self._transport = transport
-        keep_alive(transport)
-        transport.set_write_buffer_limits(high=_HIGH_WATER)
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has a class of its own
+        keep_alive(self._transport)
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
