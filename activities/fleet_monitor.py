@@ -2,13 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import timedelta
 
 import structlog
 from temporalio import activity
 
+from nodesmith.activities.heartbeats import heartbeating
 from nodesmith.contracts.temporal import operations as names
 from nodesmith.contracts.temporal.operations import FleetWatch
 from nodesmith.domain.errors import NodesmithError
@@ -35,7 +33,7 @@ class FleetActivities:
     async def watch_fleet(self, watch: FleetWatch) -> None:
         """Run one tick after another; an unreachable server skips a tick and does not end the activity."""
         ends = time.monotonic() + watch.rest.total_seconds()
-        async with _heartbeating(every=watch.heartbeat_timeout / 4):
+        async with heartbeating(every=watch.heartbeat_timeout / 4):
             while time.monotonic() < ends:
                 await self._tick()
                 await asyncio.sleep(watch.tick.total_seconds())
@@ -50,19 +48,3 @@ class FleetActivities:
             await self._ticks.write(activity.info().workflow_run_id or "")
         except NodesmithError as error:
             log.warning("fleet watch: skipped a tick", error=str(error))
-
-
-@asynccontextmanager
-async def _heartbeating(*, every: timedelta) -> AsyncIterator[None]:
-    """Heartbeat in the background, so that a slow tick does not look like a lost worker."""
-
-    async def beat() -> None:
-        while True:
-            activity.heartbeat()
-            await asyncio.sleep(every.total_seconds())
-
-    beating = asyncio.create_task(beat())
-    try:
-        yield
-    finally:
-        beating.cancel()

@@ -17,16 +17,20 @@ from nodesmith.agent.fetch import downloads
 from nodesmith.agent.fetch.downloads import Downloads
 from nodesmith.agent.fetch.host_access import ControlPlane, HostAccess
 from nodesmith.agent.fetch.images import Images, this_platform
+from nodesmith.agent.fetch.model_files import ModelFiles
 from nodesmith.agent.fetch.sources import Sources, Timeouts
 from nodesmith.agent.memory import release_memory
+from nodesmith.agent.operations.family_locks import FamilyLocks
 from nodesmith.agent.operations.installer import Installer
 from nodesmith.agent.operations.journal import DiskJournal
 from nodesmith.agent.operations.recovery import Recovery
+from nodesmith.agent.operations.replica_switch import ReplicaSwitch
 from nodesmith.agent.operations.version_switch import VersionSwitch
 from nodesmith.agent.run.accounts import account_of
 from nodesmith.agent.run.backend_processes import RunningProcesses
 from nodesmith.agent.run.confinement import Confinement
 from nodesmith.agent.run.ports import Ports
+from nodesmith.agent.run.replica_reports import ReplicaReporter
 from nodesmith.agent.run.running_models import AgentModels
 from nodesmith.agent.run.supervisor import Supervisor, SupervisorRules
 from nodesmith.agent.settings import AgentSettings
@@ -66,11 +70,23 @@ class AgentAssembly:
         rules = _rules(settings, self._confinement, reserved_disk)
         self.supervisor = self._build_supervisor(settings, rules)
         grace = settings.stop_grace.total_seconds()
-        running = RunningProcesses(self.supervisor, grace=grace)
+        running, locks = RunningProcesses(self.supervisor, grace=grace), FamilyLocks()
+        self.replicas = ReplicaReporter(self.supervisor)
+        self._files = self._build_files(settings, disk, space)
+        self._loader = ReplicaSwitch(
+            self._backends,
+            running,
+            self._files,
+            self.journal,
+            locks=locks,
+            reporter=self.replicas,
+            threads=self._threads,
+        )
         self.installer = Installer(
             self._backends,
             self._downloads,
-            VersionSwitch(self._backends, running, self.journal, threads=self._threads, space=space),
+            VersionSwitch(self._backends, running, self.journal, locks, threads=self._threads, space=space),
+            self._loader,
             threads=self._threads,
             space=space,
             limits=limits,
@@ -100,6 +116,7 @@ class AgentAssembly:
         self._backends.remove_leftovers(self.journal.plans())
         self._confinement.prune_scratch(self._backends.names())
         self._downloads.prune()
+        self._files.prune(self._loader.loads())
         self._reserve.ensure()
 
     async def run_housekeeping(self) -> None:
@@ -112,6 +129,7 @@ class AgentAssembly:
                 await asyncio.to_thread(self._reserve.ensure)
                 if number % _PRUNE_EVERY == 0:
                     await asyncio.to_thread(self._downloads.prune)
+                    await asyncio.to_thread(self._files.prune, self._loader.loads())
                     await asyncio.to_thread(lambda: self._confinement.prune_scratch(self._backends.names()))
                     await self.journal.prune()
             except OSError:
@@ -128,6 +146,16 @@ class AgentAssembly:
         await self._hosts.close()
         self.journal.close()
         self._threads.close()
+
+    def _build_files(self, settings: AgentSettings, disk: Disk, space: Space) -> ModelFiles:
+        return ModelFiles(
+            settings.home / "model-files",
+            self._downloads,
+            disk=disk,
+            threads=self._threads,
+            space=space,
+            kept_s=settings.model_files_kept.total_seconds(),
+        )
 
     def _build_supervisor(self, settings: AgentSettings, rules: SupervisorRules) -> Supervisor:
         begin = zlib.crc32(str(settings.home.absolute()).encode())

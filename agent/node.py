@@ -61,6 +61,9 @@ class Agent:
             raise_floors=self._assembly.journal.raise_floors,
         )
         self._beats = 0
+        self._news = asyncio.Event()
+        """set when a replica gets ready or ends: the next heartbeat is sent at once"""
+        self._assembly.supervisor.on_change = self._news.set
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop`. A removed node stays up idle, so that no service manager restarts it in a loop."""
@@ -185,7 +188,7 @@ class Agent:
         await run_until_first(
             stop.wait(),
             replaced,
-            send_heartbeats(bus, beat, every=self._settings.heartbeat_interval.total_seconds()),
+            send_heartbeats(bus, beat, every=self._settings.heartbeat_interval.total_seconds(), news=self._news),
             self._registrar.keep_credential_valid(bus, at_once=not is_fresh),
             self._assembly.run_housekeeping(),
             self._watch.run(),
@@ -222,6 +225,8 @@ class Agent:
 
     async def _heartbeat(self, node_id: str, operations: NodeOperations) -> Heartbeat:
         self._beats += 1
+        measured = await asyncio.to_thread(resources, self._settings.home)
+        number, replicas = self._assembly.replicas.next()
         return Heartbeat(
             node_id=node_id,
             boot_id=self._boot_id,
@@ -229,5 +234,7 @@ class Agent:
             at=datetime.now(UTC),
             open_ops=operations.open_ops(),
             trust_version=self._trust.version,
-            resources=await asyncio.to_thread(resources, self._settings.home),
+            resources=measured,
+            number=number,
+            replicas=replicas,
         )

@@ -104,6 +104,8 @@ class AgentSettings(BaseSettings):
     """paths hidden from backends even below a readable one; the agent's home is always hidden"""
     backend_environment: Names = ()
     """additional variables of the agent's environment that backends receive; separated by commas"""
+    model_files_kept: Duration = timedelta(days=1)
+    """how long files of models without a replica are kept for the next load; at most until the disk is full"""
     max_members: int = Field(default=500_000, gt=0)
     """maximum number of files in one archive"""
     max_unpacked: int = Field(default=512 * 1024 * _MIB, gt=0)

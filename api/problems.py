@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from nodesmith.api.pages import NOT_SIGNED_IN, sign_in_page
 from nodesmith.contracts.http.shared import Problem
 from nodesmith.contracts.words import ERRORS, Words
-from nodesmith.domain import errors
+from nodesmith.domain import errors, model_errors
 from nodesmith.domain.errors import InvalidRequest, NodesmithError
 
 log = structlog.stdlib.get_logger(__name__)
@@ -37,6 +37,10 @@ STATUS: dict[type[NodesmithError], int] = {
     errors.UnknownNode: 404,
     errors.UnknownOperation: 404,
     errors.UnknownBatch: 404,
+    model_errors.UnknownModel: 404,
+    model_errors.RevisionConflict: 409,
+    model_errors.NoNodeFits: 409,
+    model_errors.NoReplica: 503,
     errors.ConcreteBackend: 409,
     errors.UnknownBackend: 404,
     errors.NoBuildForNode: 409,

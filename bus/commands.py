@@ -21,12 +21,12 @@ from nodesmith.contracts.nats.messages import (
     CancelReply,
     Command,
     CommandReply,
-    Message,
     OpQuestion,
     OpReply,
 )
 from nodesmith.contracts.nats.orders import SignedCommand
 from nodesmith.contracts.nats.presence import StopOrder
+from nodesmith.contracts.nats.wire import Message
 from nodesmith.domain.errors import NoAnswer
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Reason

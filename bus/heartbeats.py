@@ -19,23 +19,28 @@ log = structlog.stdlib.get_logger(__name__)
 
 HeartbeatHandler = Callable[[list[Heartbeat]], Awaitable[None]]
 
+MIN_PAUSE_S = 0.2
+"""between two heartbeats: news that come together are told together"""
 MOST_UNVERIFIED = 4
 """unverified heartbeats kept per node; older ones are dropped"""
 VERIFIED_PER_YIELD = 100
 """nodes to verify before yielding to other tasks; each takes about 80 microseconds"""
 
 
-async def send_heartbeats(bus: Bus, beat: Callable[[], Awaitable[Heartbeat]], *, every: float) -> None:
-    """Send a node's heartbeats until cancelled: at once, after each reconnect, and every `every` seconds."""
-    reconnected = asyncio.Event()
-    bus.on_reconnect(reconnected.set)
+async def send_heartbeats(
+    bus: Bus, beat: Callable[[], Awaitable[Heartbeat]], *, every: float, news: asyncio.Event | None = None
+) -> None:
+    """Send a node's heartbeats until cancelled: at once, after each reconnect or news, and every `every` seconds."""
+    due = news or asyncio.Event()
+    bus.on_reconnect(due.set)
     while True:
         await bus.wait_up()
-        reconnected.clear()
+        due.clear()
         heartbeat = await beat()
         envelope = bus.seal(Signed.HEARTBEAT, heartbeat.node_id, heartbeat.encode())
         await bus.publish(subjects.heartbeat(heartbeat.node_id), envelope)
-        await _is_set_within(reconnected, every * random.uniform(0.9, 1.0))  # noqa: S311 - jitter, no secret
+        if await _is_set_within(due, every * random.uniform(0.9, 1.0)):  # noqa: S311 - jitter, no secret
+            await asyncio.sleep(min(MIN_PAUSE_S, every))
 
 
 async def watch_for_duplicates(bus: Bus, node_id: str, boot_id: str, on_duplicate: Callable[[str], None]) -> None:

@@ -9,9 +9,9 @@ from nodesmith.bus.commands import ask_node
 from nodesmith.bus.connection import Bus
 from nodesmith.bus.signing import Signed
 from nodesmith.contracts.nats import subjects
-from nodesmith.contracts.nats.messages import Signed as SignedRequest
 from nodesmith.contracts.nats.messages import StopBackend
 from nodesmith.contracts.nats.presence import BootQuestion, BootReply, StopOrder
+from nodesmith.contracts.nats.wire import Signed as SignedRequest
 from nodesmith.domain.errors import NoAnswer, NodeAway
 
 log = structlog.stdlib.get_logger(__name__)

@@ -6,7 +6,6 @@ from nodesmith.bus.commands import MessageHandler, ask_node, serve_subject
 from nodesmith.bus.connection import Bus
 from nodesmith.bus.presence import Seal
 from nodesmith.contracts.nats import subjects
-from nodesmith.contracts.nats.messages import Message
 from nodesmith.contracts.nats.running_models import (
     LogsQuestion,
     LogsReply,
@@ -15,6 +14,7 @@ from nodesmith.contracts.nats.running_models import (
     ModelStopped,
     RunningModels,
 )
+from nodesmith.contracts.nats.wire import Message
 
 UNLOAD, STOP, DELETE = "model.unload", "model.stop", "model.delete"
 

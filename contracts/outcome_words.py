@@ -7,6 +7,8 @@ from nodesmith.domain.kinds import Kind
 def what_changed(outcome: Outcome, kind: Kind) -> str:
     """Describe the change; a no-op is never reported as a change, nor a start as a no-op."""
     before, after = _version(outcome.before), _version(outcome.after)
+    if kind.rules.locks_replica:
+        return _what_runs(outcome, after)
     if kind.rules.removes:
         return f"{before} removed".strip() if outcome.changed else "it was not installed; nothing changed"
     if not outcome.changed:
@@ -15,6 +17,13 @@ def what_changed(outcome: Outcome, kind: Kind) -> str:
         where = ", ".join(f"{key} on {address}" for key, address in outcome.addresses.items())
         return f"{after} was installed already; started {where}".strip()
     return f"{before} -> {after}" if before else after
+
+
+def _what_runs(outcome: Outcome, version: str) -> str:
+    where = ", ".join(f"{key} on {address}" for key, address in outcome.addresses.items())
+    if where:
+        return f"{'loaded' if outcome.changed else 'was loaded already:'} {where}, backend {version}"
+    return f"stopped {', '.join(outcome.stopped_process_keys)}" if outcome.changed else "it did not run"
 
 
 def was_only_started(before: Installed | None, after: Installed | None) -> bool:

@@ -34,6 +34,9 @@ REASONS: dict[Reason, Words] = {
         "the node cannot accept the signed order now",
         "It continues when the API has renewed the order. Check that an API runs and that the node reaches it.",
     ),
+    Reason.BACKEND: Words(
+        "the backend of the model is being installed", "It continues when that operation has succeeded."
+    ),
     Reason.DOWNLOAD_FAILED: Words("the download failed", "Check that the node reaches the source, then retry."),
     Reason.INTERRUPTED: Words("the agent restarted during the operation", "Retry."),
     Reason.NODE_ERROR: Words("the node reported an error", "Read the error and the agent's log, then retry."),
@@ -126,6 +129,18 @@ ERRORS: dict[str, Words] = {
     "invalid_request": Words("The request is invalid.", "Correct the request as the detail says, and send it again."),
     "not_signed_in": Words("A valid token is needed.", "Send `Authorization: Bearer <token>`."),
     "not_allowed": Words("The role of this credential does not allow that.", "Use a credential with the right role."),
+    "unknown_model": Words("There is no such model.", "List the deployed models with `nodesmith models ls`."),
+    "revision_conflict": Words(
+        "Somebody else deployed this model meanwhile.",
+        "Read it with `nodesmith models show NAME`, and deploy it again.",
+    ),
+    "no_node_fits": Words(
+        "No registered node can ever run this model.",
+        "Correct the selector or the memory, add a node, or deploy with `force` and wait for one.",
+    ),
+    "no_replica": Words(
+        "No replica of this model is loaded.", "Retry after the time in Retry-After; `nodesmith models explain NAME`."
+    ),
     "source_not_allowed": Words(
         "Fetching from that address is not allowed.",
         "An admin allows hosts, networks and folders with NODESMITH_SOURCE_HOSTS, _NETWORKS and _FOLDERS.",

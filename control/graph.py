@@ -11,17 +11,20 @@ from nodesmith.bus.commands import NodeClient
 from nodesmith.bus.connection import Bus
 from nodesmith.bus.presence import Presence
 from nodesmith.bus.reports import ReportHub
+from nodesmith.contracts.temporal.models import MODEL_SCHEDULER_ID
 from nodesmith.contracts.temporal.operations import CONTROL_QUEUE, FleetWatch
-from nodesmith.runtime.monitor_run import MonitorRun
+from nodesmith.runtime.monitor_run import MODEL_SCHEDULER, MonitorRun
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.services.batches.repair import BatchRepair
+from nodesmith.services.models.scheduler import ModelScheduler
 from nodesmith.services.nodes.identity import DuplicateIdentities
 from nodesmith.services.nodes.inventory import Inventory
 from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.nodes.liveness import Liveness
 from nodesmith.services.nodes.reachability import ReachabilityTracker
 from nodesmith.services.nodes.revocation import Revocation
+from nodesmith.services.operations.monitor_guard import MODEL_SCHEDULER as SCHEDULER_NAME
 from nodesmith.services.operations.monitor_guard import MonitorGuard
 from nodesmith.services.operations.operation_lock import OperationLock
 from nodesmith.services.operations.orders import Orders
@@ -31,6 +34,12 @@ from nodesmith.services.operations.verified_records import VerifiedRecords
 from nodesmith.store.access.audit import AuditTrail
 from nodesmith.store.clock import utc_now
 from nodesmith.store.database import Database
+from nodesmith.store.models.deployments import Deployments
+from nodesmith.store.models.holds import Holds
+from nodesmith.store.models.placing import ReplicaPlacing
+from nodesmith.store.models.replicas import ReplicaTable
+from nodesmith.store.models.snapshots import FleetSnapshots
+from nodesmith.store.models.wakeups import PlacementFeed
 from nodesmith.store.nodes.inventory import InventoryTable
 from nodesmith.store.nodes.labels import Labels
 from nodesmith.store.nodes.lifecycle import NodeLife
@@ -102,6 +111,26 @@ class ControlGraph:
     def monitor_ticks(self) -> MonitorTicks:
         return MonitorTicks(self.database)
 
+    @cached_property
+    def deployments(self) -> Deployments:
+        return Deployments(self.database)
+
+    @cached_property
+    def replicas(self) -> ReplicaTable:
+        return ReplicaTable(self.database)
+
+    @cached_property
+    def call_holds(self) -> Holds:
+        return Holds(self.database)
+
+    @cached_property
+    def fleet_snapshots(self) -> FleetSnapshots:
+        return FleetSnapshots(self.database)
+
+    @cached_property
+    def placement_feed(self) -> PlacementFeed:
+        return PlacementFeed(self.database, every_s=self.settings.model_tick.total_seconds())
+
     # NATS -----------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -145,11 +174,20 @@ class ControlGraph:
     @cached_property
     def liveness(self) -> Liveness:
         duplicates = DuplicateIdentities(self.node_life, self.presence)
-        return Liveness(self.nodes, self.operations, self.runs, self.link, duplicates, self.inventory_table, self.clock)
+        return Liveness(
+            self.nodes,
+            self.operations,
+            self.runs,
+            self.link,
+            duplicates,
+            self.inventory_table,
+            self.clock,
+            self.replicas,
+        )
 
     @cached_property
     def records(self) -> VerifiedRecords:
-        return VerifiedRecords(self.operations, self.bus.signatures)
+        return VerifiedRecords(self.operations, self.bus.signatures, self.replicas)
 
     @cached_property
     def repair(self) -> Repair:
@@ -171,3 +209,31 @@ class ControlGraph:
     def monitor_guard(self) -> MonitorGuard:
         watch = FleetWatch(tick=self.settings.fleet_tick)
         return MonitorGuard(self.monitor_ticks, self.monitor_run, watch, self.settings.monitor_silence)
+
+    # models ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def model_scheduler(self) -> ModelScheduler:
+        return ModelScheduler(
+            snapshots=self.fleet_snapshots,
+            deployments=self.deployments,
+            replicas=self.replicas,
+            placing=ReplicaPlacing(self.database),
+            holders=self.call_holds,
+            operations=self.operations,
+            runs=self.runs,
+        )
+
+    @cached_property
+    def scheduler_ticks(self) -> MonitorTicks:
+        return MonitorTicks(self.database, MODEL_SCHEDULER_ID)
+
+    @cached_property
+    def scheduler_guard(self) -> MonitorGuard:
+        return MonitorGuard(
+            self.scheduler_ticks,
+            MonitorRun(self.temporal, MODEL_SCHEDULER),
+            FleetWatch(tick=self.settings.model_tick),
+            self.settings.monitor_silence,
+            name=SCHEDULER_NAME,
+        )

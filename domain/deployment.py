@@ -108,6 +108,17 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRule(Rule):
+    """The rule of a model, which may not be deployed yet."""
+
+    model: str
+    unsatisfiable_until: datetime | None = None
+    unsatisfiable_ticks: int = 0
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment(Rule):
     """A model that the scheduler keeps loaded, by its rule."""
 

@@ -50,6 +50,8 @@ class Phase(WireEnum):
     EXTRACTING = "extracting"
     SWAPPING = "swapping"
     STARTING = "starting"
+    LOADING = "loading"
+    """the process of a model runs and is not ready yet"""
     UNKNOWN = "unknown"
 
 
@@ -65,6 +67,7 @@ class Reason(WireEnum):
     SOURCE_DOWN = "source_down"
     HELD = "held"
     ORDER = "order"
+    BACKEND = "backend"
     # failures that a retry may fix
     DOWNLOAD_FAILED = "download_failed"
     SOURCE_DENIED = "source_denied"
@@ -223,7 +226,7 @@ class StateChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One install, upgrade, rollback or removal on one node, as its row recorded it at `read_at`."""
+    """One change of a backend or of a model's replica on one node, as its row recorded it at `read_at`."""
 
     op_id: str
     kind: Kind
@@ -268,9 +271,10 @@ class Operation:
 
     @property
     def stalled(self) -> bool:
-        """Whether it runs and no byte arrived for 60 s."""
+        """Whether it runs and no byte arrived for 60 s; a model that gets ready moves no bytes."""
         moved = max(self.changed_at, self.gauge.at or self.changed_at)
-        return self.state is State.RUNNING and self.read_at - moved > STALLED_AFTER
+        is_late = self.read_at - moved > STALLED_AFTER
+        return self.state is State.RUNNING and is_late and self.gauge.phase is not Phase.LOADING
 
     @property
     def progress(self) -> Gauge:

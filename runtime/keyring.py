@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Self
 
 from nodesmith.contracts.http.keys import Compared, KeysView, OrderKeyView
-from nodesmith.contracts.nats.messages import Signed
 from nodesmith.contracts.nats.orders import Order, OrderKey, Request, TrustChain, TrustList
+from nodesmith.contracts.nats.wire import Signed
 from nodesmith.domain.errors import InvalidRequest, OrderNotSigned, ServiceUnavailable
 from nodesmith.runtime.signing import ORDER, REQUEST, BadSignature, SigningKey, VerifyKey
 from nodesmith.runtime.trust_lists import NotTrusted, first_contact, read_list, relation, root_fingerprint, sign_list

@@ -103,8 +103,10 @@ class ControlSettings(BaseSettings):
     control_slots: int = Field(default=200, gt=0)
     node_slots: int = Field(default=2000, gt=0)
     fleet_tick: Duration = timedelta(seconds=15)
+    model_tick: Duration = timedelta(seconds=30)
+    """how often the model scheduler looks at all models; it also does after every change"""
     monitor_check: Duration = timedelta(seconds=15)
-    """how often each worker checks that the fleet monitor runs"""
+    """how often each worker checks that the fleet monitor and the model scheduler run"""
     monitor_silence: Duration = timedelta(minutes=2)
     """a monitor without a completed tick for this long (at least four ticks) is replaced"""
     history_kept: Duration = timedelta(days=90)

@@ -12,7 +12,7 @@ from typing import Self
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from nodesmith.contracts.nats.messages import Signed
+from nodesmith.contracts.nats.wire import Signed
 
 ORDER = "nodesmith-order-v1"
 REQUEST = "nodesmith-request-v1"

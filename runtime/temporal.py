@@ -20,6 +20,7 @@ from temporalio.service import GrpcCompression, RPCError, RPCStatusCode, TLSConf
 from nodesmith.contracts.temporal import batches
 from nodesmith.contracts.temporal import operations as names
 from nodesmith.contracts.temporal.batches import BatchInput, BatchOrder
+from nodesmith.contracts.temporal.locks import workflow_id_of
 from nodesmith.contracts.temporal.operations import (
     CancelRequest,
     Intent,
@@ -106,7 +107,7 @@ class TemporalRuns:
         start = Start(
             workflow=names.BACKEND_OPERATION,
             argument=request,
-            workflow_id=names.operation_workflow_id(asked.node_id, asked.wanted.family),
+            workflow_id=workflow_id_of(asked),
             request_id=asked.op_id,
             queue=names.node_queue(self.queue),
             search_attributes=_search_attributes(request),
@@ -266,7 +267,7 @@ def _search_attributes(request: OperationInput) -> TypedSearchAttributes:
     asked = request.request
     pairs = [
         SearchAttributePair(names.NODE, asked.node_name),
-        SearchAttributePair(names.BACKEND, asked.wanted.family),
+        SearchAttributePair(names.BACKEND, asked.wanted.family or asked.wanted.backend),
         SearchAttributePair(names.KIND, asked.wanted.kind),
         SearchAttributePair(names.STATE, State.QUEUED),
     ]

@@ -5,8 +5,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from nodesmith.contracts.nats.messages import Command, Signed
+from nodesmith.contracts.nats.messages import Command
 from nodesmith.contracts.nats.orders import Order, SignedCommand
+from nodesmith.contracts.nats.wire import Signed
 from nodesmith.contracts.temporal.operations import OperationRequest
 from nodesmith.runtime.keyring import Keyring, create_keys, now_ms
 from nodesmith.services.operations.orders import order_of

@@ -14,8 +14,10 @@ from temporalio.worker import PollerBehaviorSimpleMaximum, Worker
 
 from nodesmith.activities.batches import BatchActivities
 from nodesmith.activities.fleet_monitor import FleetActivities
+from nodesmith.activities.model_scheduler import ModelActivities
 from nodesmith.activities.node import NodeActivities
 from nodesmith.activities.records import RecordActivities
+from nodesmith.activities.watch_operation import WatchActivities
 from nodesmith.bus.credentials import CredentialIssuer
 from nodesmith.bus.heartbeats import HeartbeatSink
 from nodesmith.contracts.temporal import operations as names
@@ -72,13 +74,16 @@ async def working(graph: ControlGraph) -> AsyncIterator[None]:
     records = RecordActivities(graph.records, graph.audit)
     batches = BatchActivities(graph.lock, graph.nodes, graph.operations, graph.runs, graph.batches)
     fleet = FleetActivities(graph.repair, graph.batch_repair, graph.lifecycle, graph.retention, graph.monitor_ticks)
+    watches = WatchActivities(graph.operations)
+    models = ModelActivities(graph.model_scheduler, graph.placement_feed, graph.scheduler_ticks)
+    checks = (graph.monitor_guard, graph.scheduler_guard)
     async with (
         Worker(
             temporal,
             task_queue=names.CONTROL_QUEUE,
             workflows=WORKFLOWS,
             workflow_runner=Sandbox(),
-            activities=control_activities(on_node, records, fleet, batches),
+            activities=control_activities(on_node, records, fleet, batches, watches=watches, models=models),
             max_concurrent_activities=settings.control_slots,
             sticky_queue_schedule_to_start_timeout=STICKY,
             graceful_shutdown_timeout=GRACE,
@@ -101,7 +106,7 @@ async def working(graph: ControlGraph) -> AsyncIterator[None]:
             HeartbeatSink(graph.bus, graph.liveness.process).run(asyncio.Event()),
             InventoryRefresher(graph.inventory).run(),
             LabelRefresher(graph.labels).run(),
-            MonitorCheckLoop(graph.monitor_guard, every=settings.monitor_check.total_seconds()).run(),
+            *(MonitorCheckLoop(each, every=settings.monitor_check.total_seconds()).run() for each in checks),
         ),
     ):
         yield

@@ -1,4 +1,4 @@
-"""The loop of the worker that starts the fleet monitor, and restarts it when it is gone or silent."""
+"""The loop of the worker that starts a monitor, and restarts it when it is gone or silent."""
 
 import asyncio
 
@@ -22,5 +22,5 @@ class MonitorCheckLoop:
             try:
                 await self._guard.once()
             except NodesmithError as error:
-                log.info("fleet monitor not checked", error=str(error))
+                log.info("monitor not checked", monitor=self._guard.name, error=str(error))
             await asyncio.sleep(self._every)

@@ -5,7 +5,6 @@ import asyncio
 import structlog
 
 from nodesmith.contracts.nats.messages import Outcome, Progress, Result
-from nodesmith.contracts.temporal.operations import operation_workflow_id
 from nodesmith.domain.errors import NodesmithError
 from nodesmith.domain.operation import ENDED, State
 from nodesmith.services.nodes.liveness import Inventories
@@ -47,7 +46,7 @@ class OutcomeBridge:
         if row is None or row.node_id != outcome.node_id:
             return
         if row.state in UNATTENDED:
-            await self._runs.report_outcome(operation_workflow_id(row.node_id, row.family), outcome.op_id)
+            await self._runs.report_outcome(row.workflow_id, outcome.op_id)
         elif row.state in ENDED and row.state is not State.SUCCEEDED and outcome.result is Result.SUCCEEDED:
             await self._inventories.mark_stale(row.node_id)  # the operation had ended without an outcome from the node
 

@@ -1,4 +1,4 @@
-"""Runs one install, upgrade, rollback or removal on one node as a durable workflow."""
+"""Runs one change of a backend, or of a model's replica, on one node as a durable workflow."""
 
 import asyncio
 from datetime import timedelta
@@ -42,6 +42,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from nodesmith.contracts.words import tell
     from nodesmith.domain.operation import PERMANENT, Event, Reason, State, back_off
+    from nodesmith.workflows.backend_wait import BackendWait
     from nodesmith.workflows.cancellation import OperationCancel
     from nodesmith.workflows.node_session import NodeSession
     from nodesmith.workflows.operation_record import OperationRecord
@@ -66,6 +67,7 @@ class BackendOperation:
         self._record = OperationRecord(start, self._run)
         self._node = NodeSession(start, self._run)
         self._waits = OperationWaits(start, self._run, self._record)
+        self._backend = BackendWait(start, self._run, self._record)
         self._cancellation = OperationCancel(start, self._run, self._record, self._node)
 
     @workflow.run
@@ -122,6 +124,8 @@ class BackendOperation:
                 await self._waits.recheck_row()
             elif self._run.cancel is not None:
                 await self._cancellation.carry_out(self._run.cancel)
+            elif self._backend.is_needed:
+                await self._backend.wait()
             elif (result := await self._next_result()) is not None:
                 await self._apply(result)
             self._continue_as_new_if_long()
@@ -263,7 +267,7 @@ class BackendOperation:
 
     async def _apply_failure(self, outcome: Outcome) -> None:
         reason = outcome.reason or Reason.NODE_ERROR
-        if reason in PERMANENT:
+        if reason in PERMANENT or self._request.wanted.kind.rules.scheduled:
             self._record.move(Event.FAIL, reason=reason, detail=outcome.error, outcome=outcome)
         elif reason is Reason.SOURCE_DOWN:
             asked = timedelta(seconds=outcome.retry_after_s) if outcome.retry_after_s else self._policy.source_retry

@@ -83,6 +83,10 @@ def record_until_done() -> dict[str, Any]:
     }
 
 
+def watch_operation() -> dict[str, Any]:
+    return {"task_queue": names.control_queue(workflow.info().task_queue), **WATCH_MEMBERS}
+
+
 def cancel_on_node() -> dict[str, Any]:
     return {
         "task_queue": names.control_queue(workflow.info().task_queue),

@@ -20,10 +20,12 @@ class Space:
     share: float
     """share of the payload to keep free, if that is more than the headroom"""
 
+    def fits(self, payload: int) -> bool:
+        return payload + self._reserve(payload) <= self.free()
+
     def require(self, payload: int) -> None:
         """Raise unless the payload and the headroom fit."""
-        reserve = max(int(payload * self.share), self.headroom)
-        free = self.free()
+        reserve, free = self._reserve(payload), self.free()
         if payload + reserve > free:
             raise OperationFailed(
                 Reason.NO_DISK,
@@ -34,6 +36,13 @@ class Space:
     def require_for_archive(self, size: int, missing: int) -> None:
         """Raise unless the missing bytes of an archive and its estimated unpacked size fit."""
         self.require(missing + size * UNPACKED_RATIO)
+
+    def require_for_file(self, _size: int, missing: int) -> None:
+        """The same for a file that is kept as it is."""
+        self.require(missing)
+
+    def _reserve(self, payload: int) -> int:
+        return max(int(payload * self.share), self.headroom)
 
     def has_headroom(self) -> bool:
         return self.free() >= self.headroom

@@ -7,7 +7,7 @@ import hashlib
 import re
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,8 @@ class FetchPlan:
     """in unpacking order; an image may contain the same layer twice"""
     digest: str
     is_image: bool
+    is_unpacked: bool = True
+    """false: the files are kept as they are, and need no space for their content"""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,11 @@ class Downloads:
         sources = tuple(self._sources.find(uri) for uri in uris)
         return FetchPlan([Blob(_key(command), sha256, command.size, sources)], sha256, is_image=False)
 
+    def plan_files(self, files: Iterable[tuple[str, str, int]]) -> FetchPlan:
+        """Plan files (uri, sha256, size) that are kept as they are."""
+        blobs = [Blob(sha256, sha256, size, (self._sources.find(uri),)) for uri, sha256, size in files]
+        return FetchPlan(blobs, "", is_image=False, is_unpacked=False)
+
     @contextlib.asynccontextmanager
     async def fetched(self, job: Job, plan: FetchPlan, consume: Consume | None = None) -> AsyncIterator[Fetched]:
         """Fetch and yield the artifact; on a failure that a retry may cure, keep the partial files.
@@ -105,7 +112,7 @@ class Downloads:
         """
         self._planned[job.command.op_id] = [blob.key for blob in plan.blobs]
         async with self._blob_locks(plan):
-            transfers = [self._transfer(job, blob) for blob in {blob.key: blob for blob in plan.blobs}.values()]
+            transfers = [self._transfer(job, plan, blob) for blob in {blob.key: blob for blob in plan.blobs}.values()]
             partials = [each.partial for each in transfers]
             try:
                 yield await self._fetch(job, plan, transfers, consume)
@@ -125,7 +132,7 @@ class Downloads:
 
     async def discard(self, command: Command) -> None:
         """Delete the partial files of an operation, unless another job is fetching the same blob."""
-        for key in self._planned.pop(command.op_id, [_key(command)]):
+        for key in self._planned.pop(command.op_id, _keys(command)):
             if not self._locks[key].locked():
                 PartialFile(self._path(key)).discard()
 
@@ -172,7 +179,7 @@ class Downloads:
             await transfer.open()
         self._track_progress(job, transfers)
         missing = sum(max(each.blob.size - each.partial.size, 0) for each in transfers)
-        self._space.require_for_archive(sum(each.blob.size for each in transfers), missing)
+        self._required_space(plan)(sum(each.blob.size for each in transfers), missing)
         partials = {each.blob.key: each.partial for each in transfers}
         in_order = [partials[blob.key] for blob in plan.blobs]
         async with self._consuming(job, in_order, consume):
@@ -204,10 +211,11 @@ class Downloads:
             await asyncio.wait([consuming])
             _discard_exception(consuming)
 
-    def _transfer(self, job: Job, blob: Blob) -> Transfer:
-        rules = TransferRules(
-            self._limits.idle, self._limits.tries, self._space.require, self._space.require_for_archive
-        )
+    def _required_space(self, plan: FetchPlan) -> Callable[[int, int], None]:
+        return self._space.require_for_archive if plan.is_unpacked else self._space.require_for_file
+
+    def _transfer(self, job: Job, plan: FetchPlan, blob: Blob) -> Transfer:
+        rules = TransferRules(self._limits.idle, self._limits.tries, self._space.require, self._required_space(plan))
         return Transfer(job, blob, self._path(blob.key), threads=self._threads, bandwidth=self._bandwidth, rules=rules)
 
     def _track_progress(self, job: Job, transfers: list[Transfer]) -> None:
@@ -266,6 +274,13 @@ def _pinned(uri: str, command: Command) -> Reference:
     if reference.digest or not _DIGEST.fullmatch(hex_digest(command.sha256)):
         return reference
     return reference.at(f"sha256:{hex_digest(command.sha256)}")
+
+
+def _keys(command: Command) -> list[str]:
+    """Return the file keys that a command fetches: an artifact, or the files of a model."""
+    if command.load is None:
+        return [_key(command)]
+    return [file.sha256 for file in command.load.files if _DIGEST.fullmatch(file.sha256)]
 
 
 def _key(command: Command) -> str:

@@ -12,8 +12,8 @@ import structlog
 from pydantic import ValidationError
 
 from nodesmith.agent.disk.durable_files import write_durably
-from nodesmith.contracts.nats.messages import Signed
 from nodesmith.contracts.nats.orders import SignedTrustList, TrustChain
+from nodesmith.contracts.nats.wire import Signed
 from nodesmith.runtime.signing import VerifyKey
 from nodesmith.runtime.trust_lists import NotTrusted, first_contact, follow, read_list
 

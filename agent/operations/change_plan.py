@@ -1,4 +1,4 @@
-"""The plan of one change to a backend, journaled before the first change so that a restart can resume or undo it.
+"""The plan of one change to a backend or a replica, journaled first so that a restart can resume or undo it.
 
 OLD is the tree before the change: `current` = old, `previous` = previous. NEW is the tree after it: `current` = to,
 `previous` = old; after a removal it is gone. Before `PROVEN` a restart rolls back to OLD, after it forward to NEW.
@@ -9,7 +9,8 @@ from enum import auto
 from pydantic import Field
 
 from nodesmith.agent.run.backend_process import ProcessRecord
-from nodesmith.contracts.nats.messages import Installed, Message, UpgradePolicy
+from nodesmith.contracts.nats.messages import Installed, UpgradePolicy
+from nodesmith.contracts.nats.wire import Message
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.wire_enum import WireEnum
 
@@ -47,10 +48,17 @@ _SWITCH_BY: dict[UpgradePolicy, tuple[Step, ...]] = {
 }
 _LAST = (Step.END, Step.CLEAN_UP)
 _REMOVAL = (Step.STOP_OLD, Step.MOVE_AWAY, Step.PROVEN, *_LAST)
+_OF_REPLICA: dict[Kind, tuple[Step, ...]] = {
+    Kind.LOAD: (Step.STOP_OLD, Step.START, Step.PROVEN, Step.END),
+    Kind.UNLOAD: (Step.STOP_OLD, Step.PROVEN, Step.END),
+}
+"""they change processes only: OLD and NEW are the same tree"""
 
 
 def steps_of(kind: Kind, policy: UpgradePolicy) -> tuple[Step, ...]:
     """Return all steps of a change, in order."""
+    if kind in _OF_REPLICA:
+        return _OF_REPLICA[kind]
     if kind is Kind.REMOVE:
         return _REMOVAL
     place = () if kind is Kind.ROLLBACK else (Step.PLACE,)

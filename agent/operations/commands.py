@@ -55,7 +55,7 @@ def _may_begin_again(known: JournalEntry, decision: int) -> bool:
 
 
 class NodeOperations:
-    """Runs one operation at a time per backend, different backends concurrently; replies immediately."""
+    """Runs one operation at a time per backend or replica, different ones concurrently; replies immediately."""
 
     def __init__(
         self,
@@ -88,18 +88,18 @@ class NodeOperations:
         known = self._known(op_id)
         return known is None or _may_begin_again(known, decision)
 
-    def newest_iat(self, family: str) -> int:
-        """Return the issue time of the newest order begun for that family, journaled or not yet."""
-        return max(self._journal.newest_iat(family), self._newest.get(family, 0))
+    def newest_iat(self, lock: str) -> int:
+        """Return the issue time of the newest order begun under that lock, journaled or not yet."""
+        return max(self._journal.newest_iat(lock), self._newest.get(lock, 0))
 
     async def command(self, command: Command) -> CommandReply | None:
         """Begin, attach, repeat the outcome or refuse; returns None while the agent shuts down."""
         if self._closing:
             return None
-        if not command.op_id or not command.family:
+        if not command.op_id or not command.lock:
             return _refuse(command, "A command needs op_id and family.")
         known = self._known(command.op_id)
-        holder = self._holders.get(command.family)
+        holder = self._holders.get(command.lock)
         answer = decide(known, command.decision, holder if holder != command.op_id else None)
         log.info("command", op_id=command.op_id, decision=command.decision, answer=answer)
         match answer:
@@ -184,8 +184,8 @@ class NodeOperations:
         plan = known.plan if known is not None else None
         job = Job(command, Gauge(command, self._reporter.progress, every=self._progress_every), plan)
         self._jobs[command.op_id] = job
-        self._holders[command.family] = command.op_id
-        self._newest[command.family] = max(self.newest_iat(command.family), command.iat)
+        self._holders[command.lock] = command.op_id
+        self._newest[command.lock] = max(self.newest_iat(command.lock), command.iat)
         entry = JournalEntry(
             op_id=command.op_id, standing=JournalStatus.RUNNING, decision=command.decision, command=command, plan=plan
         )
@@ -224,7 +224,7 @@ class NodeOperations:
 
     def _release(self, job: Job) -> None:
         del self._jobs[job.command.op_id]
-        del self._holders[job.command.family]
+        del self._holders[job.command.lock]
         job.mark_ended()
 
     async def _end(self, job: Job, entry: JournalEntry) -> None:

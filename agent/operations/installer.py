@@ -1,4 +1,4 @@
-"""Installs, upgrades, rolls back and removes backends on this node's disk."""
+"""Installs, upgrades, rolls back and removes backends on this node's disk; loads and unloads models."""
 
 import asyncio
 
@@ -9,6 +9,7 @@ from nodesmith.agent.disk.space import Space
 from nodesmith.agent.fetch.downloads import Consume, Downloads, FetchPlan
 from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.agent.operations.job import Done, Job
+from nodesmith.agent.operations.replica_switch import ReplicaSwitch
 from nodesmith.agent.operations.version_switch import VersionSwitch
 from nodesmith.agent.threads import Threads
 from nodesmith.contracts.nats.messages import Command, Installed
@@ -24,6 +25,7 @@ class Installer:
         backends: InstalledBackends,
         downloads: Downloads,
         switch: VersionSwitch,
+        replicas: ReplicaSwitch,
         *,
         threads: Threads,
         space: Space,
@@ -33,6 +35,7 @@ class Installer:
         self._backends = backends
         self._downloads = downloads
         self._switch = switch
+        self._replicas = replicas
         self._threads = threads
         self._space = space
         self._limits = limits
@@ -40,6 +43,8 @@ class Installer:
 
     async def perform(self, job: Job) -> Done:
         """Carry out the command; after an interruption, resume its journaled plan without resolving it again."""
+        if job.command.kind.rules.locks_replica:
+            return await self._replicas.perform(job)
         if job.plan is not None and await self._switch.can_resume(job, job.plan):
             await self._downloads.discard(job.command)  # already unpacked beside the live version
             return await self._switch.carry_out(job)

@@ -23,6 +23,8 @@ class Done:
     after: Installed | None = None
     addresses: dict[str, str] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
+    report: int = 0
+    """number of the last report about replicas before this end"""
 
 
 class Job:
@@ -128,6 +130,7 @@ def success(job: Job, done: Done) -> Outcome:
         after=done.after,
         addresses=done.addresses,
         stopped_process_keys=done.stopped,
+        report=done.report,
     )
 
 

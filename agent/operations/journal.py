@@ -17,7 +17,8 @@ from nodesmith.agent.disk.durable_files import Disk, write_durably
 from nodesmith.agent.operations.change_plan import ChangePlan
 from nodesmith.agent.operations.order_floors import OrderFloors
 from nodesmith.agent.operations.progress import progress_of
-from nodesmith.contracts.nats.messages import Command, Message, Outcome, Progress, Result
+from nodesmith.contracts.nats.messages import Command, Outcome, Progress, Result
+from nodesmith.contracts.nats.wire import Message
 from nodesmith.domain.operation import Phase, Reason
 from nodesmith.domain.wire_enum import WireEnum
 
@@ -79,8 +80,8 @@ class Journal(Protocol):
     """Storage of entries; `get` returns an entry once it is durable, which is when `put` and `change` return."""
 
     def get(self, op_id: str) -> JournalEntry | None: ...
-    def newest_iat(self, family: str) -> int:
-        """Return the issue time of the newest order begun for that family."""
+    def newest_iat(self, lock: str) -> int:
+        """Return the issue time of the newest order begun under that lock."""
         ...
 
     async def put(self, entry: JournalEntry) -> None: ...
@@ -100,13 +101,13 @@ class MemoryJournal:
     def get(self, op_id: str) -> JournalEntry | None:
         return self._entries.get(op_id)
 
-    def newest_iat(self, family: str) -> int:
-        return self._newest.get(family, 0)
+    def newest_iat(self, lock: str) -> int:
+        return self._newest.get(lock, 0)
 
     async def put(self, entry: JournalEntry) -> None:
         self._entries[entry.op_id] = entry
-        family, iat = entry.command.family, entry.command.iat
-        self._newest[family] = max(self.newest_iat(family), iat)
+        lock, iat = entry.command.lock, entry.command.iat
+        self._newest[lock] = max(self.newest_iat(lock), iat)
 
     async def change(self, op_id: str, change: Change) -> None:
         if (entry := change(self.get(op_id))) is not None:
@@ -139,8 +140,8 @@ class DiskJournal:
     def get(self, op_id: str) -> JournalEntry | None:
         return self._entries.get(op_id)
 
-    def newest_iat(self, family: str) -> int:
-        return max(self._begun.get(family, 0), self._floors.get(family))
+    def newest_iat(self, lock: str) -> int:
+        return max(self._begun.get(lock, 0), self._floors.get(lock))
 
     def newest_of_all(self) -> int:
         """Return the newest known issue time, a lower bound for the clock when the control plane is unreachable."""
@@ -193,7 +194,7 @@ class DiskJournal:
             path.rename(path.with_suffix(".unreadable"))
             return
         if _is_old(entry):
-            self._floors.raise_to({entry.command.family: entry.command.iat})
+            self._floors.raise_to({entry.command.lock: entry.command.iat})
             path.unlink()
             return
         self._remember(entry)
@@ -208,8 +209,8 @@ class DiskJournal:
 
     def _remember(self, entry: JournalEntry) -> None:
         self._entries[entry.op_id] = entry
-        family, iat = entry.command.family, entry.command.iat
-        self._begun[family] = max(self._begun.get(family, 0), iat)
+        lock, iat = entry.command.lock, entry.command.iat
+        self._begun[lock] = max(self._begun.get(lock, 0), iat)
 
     def _forget(self, op_id: str) -> None:
         (self._folder / _file_name(op_id)).unlink(missing_ok=True)

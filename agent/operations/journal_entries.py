@@ -37,7 +37,10 @@ def begun_entry(job: Job) -> JournalEntry:
 
 
 def ended_entry(job: Job, outcome: Outcome) -> JournalEntry:
-    """Build the final entry: an outcome closes the plan; a stopped job keeps it until it is undone or resumed."""
+    """Build the final entry: an outcome closes the plan; a stopped job keeps it until it is undone or resumed.
+
+    A stopped load has undone its plan itself, and begins again without one.
+    """
     stopped = {Result.CANCELLED: JournalStatus.CANCELLED, Result.INTERRUPTED: JournalStatus.INTERRUPTED}
     standing = stopped.get(outcome.result, JournalStatus.ENDED)
     return JournalEntry(
@@ -46,7 +49,7 @@ def ended_entry(job: Job, outcome: Outcome) -> JournalEntry:
         decision=job.gauge.decision,
         command=job.command,
         outcome=outcome,
-        plan=None if standing is JournalStatus.ENDED else job.plan,
+        plan=None if standing is JournalStatus.ENDED or job.command.kind.rules.locks_replica else job.plan,
         **progress_fields(job),
     )
 

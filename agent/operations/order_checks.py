@@ -7,8 +7,9 @@ from typing import Protocol
 import structlog
 
 from nodesmith.agent.link.trust import KeyExpired, PinnedTrust, UnknownKey
-from nodesmith.contracts.nats.messages import Answer, Command, CommandReply, Signed
+from nodesmith.contracts.nats.messages import Answer, Command, CommandReply
 from nodesmith.contracts.nats.orders import Order, Request, SignedCommand
+from nodesmith.contracts.nats.wire import Signed
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Reason
 from nodesmith.runtime.signing import ORDER, REQUEST, BadSignature
@@ -39,7 +40,7 @@ class OrderMemory(Protocol):
         """Whether a command starts or restarts work; otherwise it is answered from the journal."""
         ...
 
-    def newest_iat(self, family: str) -> int: ...
+    def newest_iat(self, lock: str) -> int: ...
 
 
 class OrderVerifier:
@@ -120,7 +121,7 @@ class OrderVerifier:
     def _check_addressee(self, order: Order) -> None:
         if order.node != self._node_id:
             raise OrderRefused(f"The order is for node {order.node}, and this is {self._node_id}.")
-        if order.kind is Kind.UNKNOWN or not order.family:
+        if order.kind is Kind.UNKNOWN or not order.lock:
             raise OrderRefused("The order does not say what to do: this agent may be too old.")
         self._trust.note_iat(order.iat)
         if self._trust.now() > order.exp:
@@ -139,10 +140,10 @@ class OrderVerifier:
 
         A restarted operation is checked too, because its decision is not signed; its own issue time is accepted.
         """
-        newest = self._memory.newest_iat(order.family)
+        newest = self._memory.newest_iat(order.lock)
         if order.iat < newest or (order.iat == newest and not self._memory.knows(order.op_id)):
             raise OrderRefused(
-                f"A newer order for {order.family} has begun on this node since this one was given. "
+                f"A newer order for {order.backend or order.family} has begun on this node since this one was given. "
                 "Repeat the request if it is still wanted."
             )
 

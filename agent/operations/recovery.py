@@ -10,8 +10,8 @@ from nodesmith.agent.operations.change_plan import ChangePlan, Step
 from nodesmith.agent.operations.journal import DiskJournal, JournalEntry, JournalStatus
 from nodesmith.agent.run.backend_process import BackendProcess
 from nodesmith.agent.run.process_records import ProcessRecords
+from nodesmith.agent.run.replica_reports import report_number
 from nodesmith.contracts.nats.messages import Outcome, Result
-from nodesmith.domain.kinds import Kind
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -62,11 +62,16 @@ class Recovery:
         await self._revert(plan)
         if entry.standing is JournalStatus.CANCELLED:
             return entry.model_copy(update={"plan": None})
-        return entry.interrupted().model_copy(update={"plan": plan.reset()})
+        begins_again = plan.kind.rules.locks_replica
+        return entry.interrupted().model_copy(update={"plan": None if begins_again else plan.reset()})
 
     async def _revert(self, plan: ChangePlan) -> None:
         """Restore the OLD tree and the records of its processes; adoption stops all other processes later."""
         log.warning("recovery.rolled_back", op_id=plan.op_id, family=plan.family, done=plan.done)
+        if plan.kind.rules.locks_replica:
+            for record in plan.wanted:  # adoption stops its process, which may have become ready
+                self._records.forget(record.key)
+            return
         await asyncio.to_thread(self._backends.revert, plan)
         await asyncio.to_thread(self._restore_records, plan)
 
@@ -100,6 +105,7 @@ class Recovery:
             addresses=plan.addresses,
             stopped_process_keys=[record.key for record in plan.running],
             bytes_fetched=entry.bytes_done,
+            report=report_number(),
         )
         return entry.model_copy(update={"standing": JournalStatus.ENDED, "outcome": outcome, "plan": None})
 
@@ -109,8 +115,8 @@ class Recovery:
                 self._backends.apply_step(step, plan)
 
     async def _stop_replaced(self, plan: ChangePlan) -> None:
-        """Stop the replaced processes with the usual grace; drop all records of a removed backend."""
-        if plan.kind is Kind.REMOVE:
+        """Stop the replaced processes with the usual grace; drop the records of a removed backend or replica."""
+        if plan.kind.rules.removes:
             for record in plan.running:
                 self._records.forget(record.key)
         serving = {record.pid for record in self._records.everything()}

@@ -1,9 +1,7 @@
 """Executes a plan: replaces the current version and its processes, and undoes it when a step fails."""
 
 import asyncio
-from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import structlog
 
@@ -11,28 +9,20 @@ from nodesmith.agent.disk.installed_backends import InstalledBackends
 from nodesmith.agent.disk.space import Space
 from nodesmith.agent.operations.change_plan import ChangePlan, Step
 from nodesmith.agent.operations.failures import OperationFailed, Stopped
+from nodesmith.agent.operations.family_locks import FamilyLocks
 from nodesmith.agent.operations.job import Done, Job
-from nodesmith.agent.operations.journal import Change, JournalEntry, JournalStatus
+from nodesmith.agent.operations.plan_journal import Plans, superseded, without_plan, write_plan
 from nodesmith.agent.run.backend_process import ProcessRecord
 from nodesmith.agent.run.backend_processes import RunningProcesses, addresses_of, wanted_after
 from nodesmith.agent.run.supervisor import DidNotStart, ProcessKeeper
 from nodesmith.agent.threads import Threads
-from nodesmith.contracts.nats.messages import Command, Installed, Outcome, Result
+from nodesmith.contracts.nats.messages import Command, Installed
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Reason
 
 log = structlog.stdlib.get_logger(__name__)
 
 _REMOVAL_GRACE_S = 5.0
-
-
-class Plans(Protocol):
-    """Storage of plans, implemented by the journal."""
-
-    def get(self, op_id: str) -> JournalEntry | None: ...
-    async def change(self, op_id: str, change: Change) -> None: ...
-    async def flush(self) -> None: ...
-    def plans(self) -> list[ChangePlan]: ...
 
 
 @dataclass
@@ -45,24 +35,44 @@ class _Work:
     started: list[ProcessKeeper] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _ToAlign:
+    """What an install of the version that is already current has to do with its processes."""
+
+    strays: list[ProcessKeeper]
+    """processes of other versions"""
+    wanted: list[ProcessRecord]
+    serving: dict[str, str]
+
+
 class VersionSwitch:
     """`restart`: stop, switch, start the same set. `overlap`: switch, start the new set, then stop the old one."""
 
     def __init__(
-        self, backends: InstalledBackends, running: RunningProcesses, plans: Plans, *, threads: Threads, space: Space
+        self,
+        backends: InstalledBackends,
+        running: RunningProcesses,
+        plans: Plans,
+        locks: FamilyLocks,
+        *,
+        threads: Threads,
+        space: Space,
     ) -> None:
         self._backends = backends
         self._running = running
         self._plans = plans
         self._threads = threads
         self._space = space
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks = locks
 
     async def carry_out(self, job: Job) -> Done:
-        """Execute the plan of an earlier attempt or a new one; from here on the job cannot be stopped."""
-        job.commit()
-        job.after_end = lambda: self._clean_up(job)
-        async with self._locks[job.command.family]:
+        """Execute the plan of an earlier attempt or a new one, once no model is being loaded or unloaded.
+
+        From then on the job cannot be stopped.
+        """
+        async with self._locks.exclusive(job.command.family):
+            job.commit()
+            job.after_end = lambda: self._clean_up(job)
             work = await self._begin(job)
             proven = work.plan.steps.index(Step.PROVEN) + 1
             try:
@@ -76,28 +86,39 @@ class VersionSwitch:
 
     async def align(self, job: Job, installed: Installed | None) -> Done:
         """Version already installed: restart processes of other versions, and start the requested process."""
-        old = self._running.of(job.command.family)
-        live = self._backends.live(job.command.family)
-        strays = [keeper for keeper in old if keeper.record.folder != live]
-        good = [keeper for keeper in old if keeper not in strays and keeper.is_alive]
-        serving = addresses_of(good)
-        wanted = [record for record in wanted_after(job.command, strays) if record.key not in serving]
+        processes = self._to_align(job)
+        if not processes.strays and not processes.wanted:
+            return Done(changed=False, before=installed, after=installed, addresses=processes.serving)
+        async with self._locks.exclusive(job.command.family):
+            return await self._align(job, installed, self._to_align(job))
+
+    async def _align(self, job: Job, installed: Installed | None, processes: "_ToAlign") -> Done:
+        strays, live = processes.strays, self._backends.live(job.command.family)
         await self._running.stop(strays, keep_record=True)
         try:
-            started = await self._running.start(job, wanted, live, installed, old=strays)
+            started = await self._running.start(job, processes.wanted, live, installed, old=strays)
         except DidNotStart as error:
             raise OperationFailed(Reason.DID_NOT_START, str(error)) from error
         stopped = [keeper.record.key for keeper in strays]
-        return Done(bool(started or stopped), installed, installed, serving | addresses_of(started), stopped)
+        addresses = processes.serving | addresses_of(started)
+        return Done(bool(started or stopped), installed, installed, addresses, stopped)
+
+    def _to_align(self, job: Job) -> "_ToAlign":
+        live = self._backends.live(job.command.family)
+        old = self._running.of(job.command.family)
+        strays = [keeper for keeper in old if keeper.record.folder != live]
+        serving = addresses_of([keeper for keeper in old if keeper not in strays and keeper.is_alive])
+        wanted = [record for record in wanted_after(job.command, strays) if record.key not in serving]
+        return _ToAlign(strays, wanted, serving)
 
     async def can_resume(self, job: Job, plan: ChangePlan) -> bool:
         """Revert to OLD if that failed before; False when the disk no longer matches the plan."""
-        async with self._locks[plan.family]:
+        async with self._locks.exclusive(plan.family):
             await self._threads.run(job.halt, self._backends.revert, plan)
             if await self._threads.run(job.halt, self._backends.can_begin, plan):
                 return True
             log.warning("plan.outdated", op_id=plan.op_id, family=plan.family)
-            await self._plans.change(plan.op_id, _without_plan)
+            await self._plans.change(plan.op_id, without_plan)
             return False
 
     async def abandon(self, op_id: str) -> None:
@@ -105,11 +126,14 @@ class VersionSwitch:
         known = self._plans.get(op_id)
         if known is None or known.plan is None:
             return
-        async with self._locks[known.plan.family]:
+        if known.plan.kind.rules.locks_replica:
+            await self._plans.change(op_id, without_plan)
+            return
+        async with self._locks.exclusive(known.plan.family):
             known = self._plans.get(op_id)
             if known is not None and known.plan is not None:
                 await asyncio.to_thread(self._backends.revert, known.plan)
-                await self._plans.change(op_id, _without_plan)
+                await self._plans.change(op_id, without_plan)
                 await asyncio.to_thread(self._backends.clean_up, known.plan, self._plans.plans())
 
     # one plan -------------------------------------------------------------------------------------------------
@@ -121,10 +145,10 @@ class VersionSwitch:
         old = self._running.of(command.family)
         plan = job.plan
         if plan is None:
-            draft = await self._threads.run(job.halt, self._backends.draft, command)
-            plan = draft.model_copy(update={"wanted": _wanted(command, old)})
-        running = [keeper.record for keeper in old]
-        work = _Work(job, plan.reset().model_copy(update={"running": running}), old)
+            plan = await self._threads.run(job.halt, self._backends.draft, command)
+        # models may have been loaded or unloaded since an earlier attempt
+        processes = {"running": [keeper.record for keeper in old], "wanted": _wanted(command, old)}
+        work = _Work(job, plan.reset().model_copy(update=processes), old)
         await self._write(work, work.plan)
         return work
 
@@ -135,7 +159,7 @@ class VersionSwitch:
                 continue
             if not plan.is_proven:
                 await self._threads.run(job.halt, self._backends.revert, plan)
-            await self._plans.change(plan.op_id, _superseded)
+            await self._plans.change(plan.op_id, superseded)
         await self._plans.flush()
 
     async def _apply_step(self, work: _Work, step: Step) -> None:
@@ -193,36 +217,9 @@ class VersionSwitch:
             await asyncio.to_thread(self._backends.clean_up, job.plan, self._plans.plans())
 
     async def _write(self, work: _Work, plan: ChangePlan) -> None:
-        """Journal the plan, then adopt it in memory."""
-        command = work.job.command
-
-        def with_plan(known: JournalEntry | None) -> JournalEntry:
-            entry = known or JournalEntry(op_id=command.op_id, standing=JournalStatus.RUNNING, command=command)
-            return entry.model_copy(update={"plan": plan})
-
-        await self._plans.change(command.op_id, with_plan)
-        work.plan = work.job.plan = plan
+        await write_plan(self._plans, work.job, plan)
+        work.plan = plan
 
 
 def _wanted(command: Command, old: list[ProcessKeeper]) -> list[ProcessRecord]:
     return wanted_after(command, old) if command.kind is not Kind.REMOVE else []
-
-
-def _without_plan(known: JournalEntry | None) -> JournalEntry | None:
-    return known.model_copy(update={"plan": None}) if known is not None else None
-
-
-def _superseded(known: JournalEntry | None) -> JournalEntry | None:
-    """A repeated command gets the failed outcome; a newer decision starts the operation from the beginning."""
-    if known is None or known.standing is not JournalStatus.INTERRUPTED:
-        return _without_plan(known)
-    outcome = Outcome(
-        op_id=known.op_id,
-        backend=known.command.backend,
-        family=known.command.family,
-        decision=known.decision,
-        result=Result.FAILED,
-        reason=Reason.NODE_ERROR,
-        error="The operation was interrupted, and another one has changed this backend since.",
-    )
-    return known.model_copy(update={"standing": JournalStatus.ENDED, "outcome": outcome, "plan": None})

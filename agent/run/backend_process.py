@@ -12,6 +12,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
 from nodesmith.agent.run.confinement import Launch
+from nodesmith.contracts.nats.loads import LoadOrder
 from nodesmith.runtime.process_identity import boot_id, started_at
 
 _POLL_S = 0.2
@@ -40,11 +41,22 @@ class ProcessRecord(BaseModel):
     host: str = ""
     port: int = 0
     at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    load: LoadOrder | None = None
+    """of a replica of a model: with what it is started, whenever it is started"""
+    arguments: tuple[str, ...] = ()
+    """the deployment's arguments, with the paths of the model's files"""
+    op_id: str = ""
+    """the load that started it first"""
 
     @property
     def log_key(self) -> str:
         """Log name: one per version, so that overlapping versions have separate logs."""
         return f"{self.key}@{self.version}" if self.version else self.key
+
+    @property
+    def ready_within(self) -> float | None:
+        """How many seconds a replica may take to get ready; None for other processes."""
+        return self.load.spec.ready_within.total_seconds() if self.load is not None else None
 
     @property
     def address(self) -> str:

@@ -10,6 +10,7 @@ from nodesmith.agent.run.backend_process import ProcessRecord
 from nodesmith.agent.run.supervisor import DidNotStart, ProcessKeeper, Supervisor
 from nodesmith.contracts.nats.messages import Command, Installed
 from nodesmith.domain.operation import Phase, Reason
+from nodesmith.domain.replica import process_key
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -40,11 +41,29 @@ class RunningProcesses:
         started: list[ProcessKeeper] = []
         try:
             for record in wanted:
-                started.append(await self._supervisor.start(_at(record, folder, installed)))  # noqa: PERF401 - kept on failure
+                started.append(await self._supervisor.start(_at(record, folder, installed)))
+                await self._retire(record, old)
         except BaseException:
             await self._stop_started(started, old)
             raise
         return started
+
+    async def load(self, job: Job, record: ProcessRecord) -> ProcessKeeper:
+        """Start one replica and wait until it is ready."""
+        job.gauge.move(Phase.STARTING)
+        return await self._supervisor.start(record, lambda: job.gauge.move(Phase.LOADING))
+
+    def records(self) -> list[ProcessRecord]:
+        return [keeper.record for keeper in self._supervisor.everything()]
+
+    def named(self, key: str) -> list[ProcessKeeper]:
+        keeper = self._supervisor.get(key)
+        return [keeper] if keeper is not None else []
+
+    async def _retire(self, record: ProcessRecord, old: list[ProcessKeeper]) -> None:
+        """Move models over one by one: two versions of all of them may not fit into the memory."""
+        if record.load is not None:
+            await self.stop([keeper for keeper in old if keeper.record.key == record.key], keep_record=True)
 
     async def stop(
         self, keepers: list[ProcessKeeper], *, grace: float | None = None, keep_record: bool = False
@@ -73,11 +92,6 @@ class RunningProcesses:
         for is_kept in (True, False):
             chosen = [keeper for keeper in started if (keeper.record.key in keys) is is_kept]
             await self._supervisor.stop(chosen, 0.0, keep_record=is_kept)
-
-
-def process_key(model: str, replica: int) -> str:
-    """Return the process key in LocalAI's format: <model>#<replica>."""
-    return f"{model}#{replica}"
 
 
 def wanted_after(command: Command, running: list[ProcessKeeper]) -> list[ProcessRecord]:

@@ -33,6 +33,9 @@ _PREFIXES = """
 LC_ CUDA_ NVIDIA_ NCCL_ HIP_ ROCR_ ROCM_ HSA_ AMD_ GPU_ ONEAPI_ ZE_ SYCL_ OMP_ KMP_ GOMP_ MKL_ OPENBLAS_ GGML_"""
 _SECRETS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY")
 _LAST_PORT = 65535
+_MODELS = ("models", "model-files")
+"""folders of the home that every backend may read"""
+_VISIBLE = ("backends", "scratch", *_MODELS)
 
 
 class Mode(enum.StrEnum):
@@ -102,13 +105,19 @@ class Confinement:
     """additional environment variables of the agent that backends receive"""
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
-    def launch(self, folder: Path, address: str) -> Launch:
-        """Return how to launch the version in that folder."""
+    def launch(
+        self, folder: Path, address: str, arguments: Iterable[str] = (), environment: Mapping[str, str] | None = None
+    ) -> Launch:
+        """Return how to launch the version in that folder, with further arguments and variables.
+
+        The launcher sets the variables once it is confined: one like LD_PRELOAD would run code before that.
+        """
         scratch = self._scratch(folder.parent.name)
         rules = self._rules(folder, scratch, int(address.rsplit(":", 1)[1]))
         script = [sys.executable, "-I", "-S", launcher.__file__]
-        argv = [*script, str(folder), rules.encoded(), "--addr", address]
-        return Launch(argv, self._environment_of(scratch))
+        argv = [*script, str(folder), rules.encoded(), "--addr", address, *arguments]
+        given = {f"{launcher.GIVEN}{name}": value for name, value in (environment or {}).items()}
+        return Launch(argv, self._environment_of(scratch) | given)
 
     def prepare(self) -> None:
         """Set the permissions of the home, so that the backends' user reaches only its own folders."""
@@ -117,7 +126,7 @@ class Confinement:
         self.home.chmod(0o711)
         for child in self.home.iterdir():
             if child.is_dir() and not child.is_symlink():
-                child.chmod(0o755 if child.name in ("backends", "models", "scratch") else 0o700)
+                child.chmod(0o755 if child.name in _VISIBLE else 0o700)
 
     def prune_scratch(self, families: Collection[str]) -> None:
         """Delete the scratch folders of backends that are no longer installed."""
@@ -143,9 +152,10 @@ class Confinement:
     def _rules(self, folder: Path, scratch: Scratch, port: int) -> LaunchRules:
         configuration = [f"/etc/{name}" for name in _CONFIGURATION.split()]
         connects_to = _allowed_ports(folder)
+        models = [str(self.home.absolute() / name) for name in _MODELS]
         return LaunchRules(
             mode=self.mode,
-            see=[*self._visible([*configuration, *_NAME_SERVICE, *_FACTS]), str(self.home.absolute() / "models")],
+            see=[*self._visible([*configuration, *_NAME_SERVICE, *_FACTS]), *models],
             read=[*self._visible(self._programs()), str(folder)],
             write=[*self._visible(map(str, self.write)), _SHARED_MEMORY, str(scratch.home), str(scratch.tmp)],
             device=[str(path) for name in _DEVICES for path in Path("/dev").glob(name)],

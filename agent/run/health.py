@@ -36,20 +36,31 @@ def health_route(folder: Path) -> str | None:
 
 async def is_healthy(host: str, port: int, route: str | None = DEFAULT_ROUTE) -> bool:
     """Probe once: HTTP backends must answer 2xx, or anything if they declare no route; others answer or hang up."""
-    question = f"GET {route or '/'} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+    answer = await _answer(host, port, route or "/")
+    return bool(answer) if route is None else _is_success(answer)
+
+
+async def is_ready(host: str, port: int, path: str) -> bool:
+    """Probe a replica once: only an HTTP status 2xx means that it takes calls."""
+    answer = await _answer(host, port, path)
+    return answer.startswith(_HTTP) and _is_success(answer)
+
+
+async def _answer(host: str, port: int, path: str) -> bytes:
+    """Return the first bytes of the answer; empty without one."""
+    question = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
     try:
         async with asyncio.timeout(_PROBE_S):
             reader, writer = await asyncio.open_connection(host, port)
             try:
                 writer.write(question)
-                answer = await _first_bytes(reader)
-                return bool(answer) if route is None else _is_success(answer)
+                return await _first_bytes(reader)
             finally:
                 writer.close()
                 with contextlib.suppress(OSError):
                     await writer.wait_closed()
     except (OSError, TimeoutError):
-        return False
+        return b""
 
 
 async def _first_bytes(reader: asyncio.StreamReader) -> bytes:

@@ -1,4 +1,4 @@
-"""Confines itself, then becomes the backend: `python -I -S launcher.py FOLDER RULES --addr HOST:PORT`.
+"""Confines itself, then becomes the backend: `python -I -S launcher.py FOLDER RULES --addr HOST:PORT ...`.
 
 It runs without site-packages, so it imports nothing of Nodesmith, and few other modules, because each import delays
 every start. RULES comes from `confinement.LaunchRules`: one line `kind value` per rule, without secrets, because every
@@ -44,6 +44,8 @@ _OPEN_FILES = 65536
 _MAX_FILES = 1 << 20
 _PORTS_SINCE, _SCOPES_SINCE = 4, 6
 _RUN = "./run.sh"
+GIVEN = "NODESMITH_GIVEN_"
+"""prefix of the variables that only the backend gets: this process must not obey them before it is confined"""
 
 
 def main(arguments: list[str]) -> None:
@@ -94,12 +96,18 @@ def _confine(folder: str, rules: Rules) -> None:
 
 def _become(arguments: list[str]) -> None:
     """Execute `run.sh`; like a shell, run a script without an interpreter line with `sh`."""
+    environment = _environment()
     try:
-        os.execv(_RUN, [_RUN, *arguments])  # noqa: S606 - no shell is wanted
+        os.execve(_RUN, [_RUN, *arguments], environment)  # noqa: S606 - no shell is wanted
     except OSError as error:
         if error.errno != errno.ENOEXEC:
             raise
-    os.execv("/bin/sh", ["/bin/sh", _RUN, *arguments])  # noqa: S606
+    os.execve("/bin/sh", ["/bin/sh", _RUN, *arguments], environment)  # noqa: S606
+
+
+def _environment() -> dict[str, str]:
+    given = {name[len(GIVEN) :]: value for name, value in os.environ.items() if name.startswith(GIVEN)}
+    return {name: value for name, value in os.environ.items() if not name.startswith(GIVEN)} | given
 
 
 def _set_limits() -> None:

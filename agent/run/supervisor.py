@@ -13,7 +13,7 @@ from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.agent.run import logs
 from nodesmith.agent.run.backend_process import BackendProcess, ProcessRecord, identity_of
 from nodesmith.agent.run.confinement import Confinement
-from nodesmith.agent.run.health import health_route, is_healthy
+from nodesmith.agent.run.health import health_route, is_healthy, is_ready
 from nodesmith.agent.run.logs import LogRing
 from nodesmith.agent.run.ports import Ports
 from nodesmith.agent.run.process_records import ProcessRecords
@@ -30,6 +30,7 @@ _STABLE_AFTER_S = 60.0
 
 Live = Callable[[str], Path | None]
 """family -> folder of the current version"""
+OnChange = Callable[[], None]
 
 
 class DidNotStart(Exception):
@@ -53,9 +54,15 @@ class SupervisorRules:
 class ProcessKeeper:
     """Keeps one process running; writes its record before any client can depend on it."""
 
-    def __init__(self, record: ProcessRecord, rules: SupervisorRules, ports: Ports) -> None:
+    def __init__(
+        self, record: ProcessRecord, rules: SupervisorRules, ports: Ports, on_change: OnChange = lambda: None
+    ) -> None:
+        """`on_change` is called when it gets ready, and when it ends."""
         self.record = record
         self.is_stopping = False
+        self.is_ready = False
+        """false from the end of the process until it was started again and is healthy"""
+        self._on_change = on_change
         self._rules = rules
         self._ports = ports
         self._records = rules.process_records()
@@ -70,13 +77,14 @@ class ProcessKeeper:
     def ring(self) -> LogRing:
         return LogRing(self._rules.home / "logs", self.record.log_key, self._rules.log_limit)
 
-    async def start(self) -> None:
+    async def start(self, on_launched: OnChange = lambda: None) -> None:
         """Start, wait until healthy, then keep it running. On `DidNotStart` nothing is left behind."""
-        await self._launch()
+        await self._launch(on_launched)
         self._keeping = asyncio.create_task(self._keep_running(), name=f"keep-{self.record.key}")
 
     def adopt(self, process: BackendProcess) -> None:
         self._process = process
+        self.is_ready = True
         self._ports.hold(self.record.port)
         self._keeping = asyncio.create_task(self._keep_running(), name=f"keep-{self.record.key}")
 
@@ -87,6 +95,7 @@ class ProcessKeeper:
     async def stop(self, grace: float, *, keep_record: bool = False) -> bool:
         """Stop the process; False when it survives. `keep_record`: a restarted agent would start it again."""
         self.is_stopping = True
+        self._on_change()
         await self._stop_watching()
         if self._ending is None:
             self._ending = asyncio.create_task(self._end(grace))
@@ -111,25 +120,25 @@ class ProcessKeeper:
         if self._keeping is not None:
             await asyncio.wait([self._keeping])
 
-    async def _launch(self) -> None:
+    async def _launch(self, on_launched: OnChange = lambda: None) -> None:
         """Launch, on another port if a different program has taken the first one meanwhile."""
         for tries_left in (2, 1, 0):
             port = self._ports.acquire(self.record.key)
             try:
-                return await self._launch_on(port)
+                return await self._launch_on(port, on_launched)
             except DidNotStart:
                 if tries_left == 0 or self._ports.is_free(port):
                     raise
                 log.warning("backend.port_was_taken", key=self.record.key, port=port)
         return None
 
-    async def _launch_on(self, port: int) -> None:
+    async def _launch_on(self, port: int, on_launched: OnChange) -> None:
         record = self.record
         address = f"{self._rules.host}:{port}"
         ring = self.ring()
         try:
             await asyncio.to_thread(logs.forget_others, ring, record.key)
-            process = await _spawn(self._rules.confinement, record.folder, address, ring.path)
+            process = await _spawn(self._rules.confinement, record, address, ring.path)
         except BaseException:
             self._ports.release(port, record.key)
             raise
@@ -146,6 +155,7 @@ class ProcessKeeper:
         )
         try:
             await asyncio.to_thread(self._records.write_pending, self.record)
+            on_launched()
             await self._wait_until_healthy(process, port, ring)
             await asyncio.to_thread(self._records.write, self.record)
         except BaseException:
@@ -153,18 +163,26 @@ class ProcessKeeper:
             self._records.forget_pending(record.key)
             raise
         log.info("backend.started", key=record.key, address=address, pid=process.pid)
+        self.is_ready = True
+        self._on_change()
 
     async def _wait_until_healthy(self, process: BackendProcess, port: int, ring: LogRing) -> None:
-        deadline, pause = time.monotonic() + self._rules.health_timeout, _FIRST_PROBE_S
+        within = self.record.ready_within or self._rules.health_timeout
+        deadline, pause = time.monotonic() + within, _FIRST_PROBE_S
         route = await asyncio.to_thread(health_route, self.record.folder)
         while process.is_alive() and time.monotonic() < deadline:
-            if await is_healthy(self._rules.host, port, route) and await asyncio.to_thread(process.listens_on, port):
+            if await self._is_healthy(port, route) and await asyncio.to_thread(process.listens_on, port):
                 return
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _PROBE_EVERY_S)
-        why = "was not healthy in time" if process.is_alive() else "ended during start"
+        why = _why_late(self.record, within) if process.is_alive() else "ended during start"
         tail = await asyncio.to_thread(ring.tail, _TAIL_LINES)
         raise DidNotStart(f"{self.record.log_key} {why}. The end of its output:\n" + "\n".join(tail.lines))
+
+    async def _is_healthy(self, port: int, route: str | None) -> bool:
+        if self.record.load is not None:
+            return await is_ready(self._rules.host, port, self.record.load.ready_path)
+        return await is_healthy(self._rules.host, port, route)
 
     async def _keep_running(self, leftover: BackendProcess | None = None) -> None:
         """Restart the process whenever it ends, with back-off; a cancel stops it even if a launch fails then."""
@@ -176,6 +194,8 @@ class ProcessKeeper:
             began = time.monotonic()
             if self._process is not None:
                 await self._process.wait_ended()
+                self.is_ready = False
+                self._on_change()
                 self._ports.release(self.record.port, self.record.key)
                 log.warning("backend.ended", key=self.record.key, pid=self.record.pid)
             pause = _FIRST_BACK_OFF_S if time.monotonic() - began > _STABLE_AFTER_S else pause
@@ -209,6 +229,8 @@ class Supervisor:
         self._rules = rules
         self._ports = ports
         self._live = live
+        self.on_change: OnChange = lambda: None
+        """called when a process gets ready or ends"""
         self._keepers: dict[str, ProcessKeeper] = {}
 
     async def adopt(self) -> None:
@@ -239,12 +261,19 @@ class Supervisor:
         """Return the processes that run and are not being stopped."""
         return [keeper for keeper in self._keepers.values() if keeper.is_alive and not keeper.is_stopping]
 
-    async def start(self, record: ProcessRecord) -> ProcessKeeper:
+    async def start(self, record: ProcessRecord, on_launched: OnChange = lambda: None) -> ProcessKeeper:
         """Start a process; it replaces the previous holder of its key only once it is healthy."""
-        keeper = ProcessKeeper(record, self._rules, self._ports)
-        await keeper.start()
+        keeper = self._keeper(record)
+        await keeper.start(on_launched)
         self._keepers[record.key] = keeper
+        self.on_change()
         return keeper
+
+    def _keeper(self, record: ProcessRecord) -> ProcessKeeper:
+        return ProcessKeeper(record, self._rules, self._ports, self._changed)
+
+    def _changed(self) -> None:
+        self.on_change()
 
     def reinstate(self, keeper: ProcessKeeper) -> bool:
         """Give an old process its key again after the new one failed; False when the old one has ended."""
@@ -266,6 +295,7 @@ class Supervisor:
         for keeper, is_gone in zip(keepers, gone, strict=True):
             if is_gone and self._keepers.get(keeper.record.key) is keeper:
                 del self._keepers[keeper.record.key]
+        self.on_change()
         return [keeper for keeper, is_gone in zip(keepers, gone, strict=True) if not is_gone]
 
     def rotate_logs(self) -> None:
@@ -282,23 +312,30 @@ class Supervisor:
         found = BackendProcess.find(record)
         is_same_folder = identity_of(record.folder) == record.identity
         if found is not None and is_same_folder:
-            keeper = ProcessKeeper(record, self._rules, self._ports)
+            keeper = self._keeper(record)
             keeper.adopt(found)
             log.info("backend.adopted", key=record.key, pid=record.pid, address=record.address)
         else:
             folder = self._live(record.family)
-            keeper = ProcessKeeper(
-                record.model_copy(update={"folder": folder or record.folder}), self._rules, self._ports
-            )
+            keeper = self._keeper(record.model_copy(update={"folder": folder or record.folder}))
             keeper.restart(leftover=found)
         self._keepers[record.key] = keeper
 
 
-async def _spawn(confinement: Confinement, folder: Path, address: str, output: Path) -> BackendProcess:
+def _why_late(record: ProcessRecord, within: float) -> str:
+    if record.load is None:
+        return "was not healthy in time"
+    size, path = record.load.spec.size, record.load.ready_path
+    return f"did not answer {path} with 2xx within {within:.0f} s ({size} bytes of files; `ready_seconds` changes it)"
+
+
+async def _spawn(confinement: Confinement, record: ProcessRecord, address: str, output: Path) -> BackendProcess:
     """Spawn in a thread; if the caller is cancelled, kill the spawned process and stay cancelled."""
 
     def start() -> BackendProcess:
-        return BackendProcess.start(confinement.launch(folder, address), output)
+        environment = record.load.environment if record.load is not None else {}
+        launch = confinement.launch(record.folder, address, record.arguments, environment)
+        return BackendProcess.start(launch, output)
 
     spawning = asyncio.ensure_future(asyncio.to_thread(start))
     try:

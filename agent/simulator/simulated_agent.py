@@ -20,6 +20,7 @@ from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.agent.operations.job import Done, Job
 from nodesmith.agent.operations.journal import MemoryJournal
 from nodesmith.agent.operations.order_checks import OrderRefused, OrderVerifier, refusal
+from nodesmith.agent.simulator.simulated_replicas import SimulatedReplicas
 from nodesmith.bus.commands import serve
 from nodesmith.bus.connection import Bus, node_bus
 from nodesmith.bus.heartbeats import send_heartbeats
@@ -65,6 +66,8 @@ class SimulatedBehaviour:
     fail_rate: float
     latency_s: float
     heartbeat_s: float
+    load_seconds: float = 2.0
+    """until a model is ready"""
     tls: ssl.SSLContext | None = None
 
 
@@ -116,14 +119,18 @@ class SimulatedInstaller:
         self._behaviour = behaviour
         self._installed: dict[str, Installed] = {}
         self._previous: dict[str, Installed] = {}
+        self.replicas = SimulatedReplicas(behaviour.load_seconds)
 
     async def perform(self, job: Job) -> Done:
         command = job.command
         before = self._installed.get(command.family)
+        if command.kind.rules.locks_replica:
+            return await self.replicas.perform(job, before)
         if command.kind is Kind.REMOVE:
             self._installed.pop(command.family, None)
             self._previous.pop(command.family, None)
-            return Done(changed=before is not None, before=before)
+            stopped = self.replicas.stop_all(command.family)
+            return Done(changed=before is not None, before=before, stopped=stopped)
         if before is None and command.kind.rules.needs_installed:
             raise OperationFailed(Reason.NOT_INSTALLED, f"{command.family} is not installed on this node.")
         if command.kind is Kind.ROLLBACK:
@@ -295,6 +302,7 @@ class SimulatedAgent:
     async def _send_heartbeats(self, bus: Bus, node_id: str) -> None:
         async def beat() -> Heartbeat:
             self._beats += 1
+            number, replicas = self._installer.replicas.next_report()
             return Heartbeat(
                 node_id=node_id,
                 boot_id=self._boot_id,
@@ -303,6 +311,8 @@ class SimulatedAgent:
                 open_ops=self._operations.open_ops(),
                 resources=SIMULATED_RESOURCES,
                 trust_version=self._trust.version,
+                number=number,
+                replicas=replicas,
             )
 
         await send_heartbeats(bus, beat, every=self._behaviour.heartbeat_s)

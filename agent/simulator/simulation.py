@@ -36,6 +36,7 @@ class SimulationOptions:
     admin_token: str = ""
     nodes: int = 10
     install_seconds: float = 5.0
+    load_seconds: float = 2.0
     size: int = 100_000_000
     fail_rate: float = 0.0
     latency: float = 0.0
@@ -83,6 +84,7 @@ class _Simulation:
         options = self._options
         behaviour = SimulatedBehaviour(
             install_seconds=options.install_seconds,
+            load_seconds=options.load_seconds,
             size=options.size,
             fail_rate=options.fail_rate,
             latency_s=options.latency / 1000,

@@ -3,11 +3,9 @@
 import json
 from datetime import datetime
 from enum import auto
-from typing import Any, Self
+from typing import Any
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     field_validator,
@@ -16,6 +14,7 @@ from pydantic import (
 )
 
 from nodesmith.contracts.http.shared import Address
+from nodesmith.contracts.nats.loads import LoadOrder
 from nodesmith.contracts.nats.readings import (
     LONGEST_IDENTIFIER,
     ByteCount,
@@ -30,35 +29,10 @@ from nodesmith.contracts.nats.readings import (
     RetryAfter,
     Sentence,
 )
-from nodesmith.domain.kinds import Kind
+from nodesmith.contracts.nats.wire import DOCUMENTED, Message, Signed
+from nodesmith.domain.kinds import Kind, lock_name
 from nodesmith.domain.operation import Phase, Reason
 from nodesmith.domain.wire_enum import WireEnum
-
-DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
-"""for messages that are also HTTP shapes: the docstrings of their fields appear in OpenAPI"""
-
-
-class Message(BaseModel):
-    """A message on NATS. Unknown fields are ignored, so either side may be newer."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    def encode(self) -> bytes:
-        """Omit fields that are not set: LocalAI's workers treat absent and empty alike."""
-        return self.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
-
-    @classmethod
-    def decode(cls, payload: bytes) -> Self:
-        """Parse the message; raise `ValueError` if the payload is not one."""
-        return cls.model_validate_json(payload)
-
-
-class Signed(Message):
-    """Signed bytes. `payload` is parsed only after the signature was verified."""
-
-    kid: str
-    payload: str
-    signature: str
 
 
 class Installed(Message):
@@ -121,7 +95,7 @@ class UpgradePolicy(WireEnum):
 
 
 class Command(Message):
-    """`backend.install`, `.upgrade` and `.delete`: change a backend. `kind` says for protocol 2 which change."""
+    """`backend.install`, `.upgrade` and `.delete`. `kind` says for protocol 2 what to do."""
 
     backend: str = ""
     model_id: str = ""
@@ -146,8 +120,15 @@ class Command(Message):
     policy: UpgradePolicy = UpgradePolicy.RESTART
     iat: int = 0
     """when the order was issued"""
+    load: LoadOrder | None = None
+    """for a load: what to load; `model_id` and `replica_index` name the replica"""
     signed: Signed | None = None
     """for a stop: our own agents read only this"""
+
+    @property
+    def lock(self) -> str:
+        """What the command has to itself on the node."""
+        return lock_name(self.kind, self.family, self.model_id, self.replica_index)
 
 
 class Answer(WireEnum):
@@ -201,6 +182,8 @@ class Outcome(Message):
     addresses: dict[str, str] = Field(default_factory=dict)
     """started processes: process key -> host:port"""
     stopped_process_keys: list[str] = Field(default_factory=list)
+    report: Decision = 0
+    """number of the node's last report before this end: every later one names the replicas that it left running"""
     signed: str = Field(default="", exclude=True)
     """the envelope of the outcome: `<public key>.<signature>.<json>`"""
 

@@ -5,9 +5,11 @@ from typing import Self
 
 from pydantic import Field
 
-from nodesmith.contracts.nats.messages import DOCUMENTED, Command, Message, Signed, UpgradePolicy
+from nodesmith.contracts.nats.loads import LoadOrder
+from nodesmith.contracts.nats.messages import Command, UpgradePolicy
 from nodesmith.contracts.nats.readings import OpId
-from nodesmith.domain.kinds import Kind
+from nodesmith.contracts.nats.wire import DOCUMENTED, Message, Signed
+from nodesmith.domain.kinds import Kind, lock_name
 
 
 class Order(Message):
@@ -27,7 +29,9 @@ class Order(Message):
     alias: str = ""
     model_id: str = ""
     replica_index: int = 0
-    """which process of the backend is started"""
+    """which process of the backend is started; with `model_id`, the replica that is loaded or unloaded"""
+    load: LoadOrder | None = None
+    """for a load: files, arguments and environment"""
     force: bool = False
     start: bool = False
     policy: UpgradePolicy = UpgradePolicy.RESTART
@@ -38,8 +42,13 @@ class Order(Message):
     gallery: str = ""
     """where the artifact was found: a retry is verified by the policy of this gallery"""
     iat: int
-    """when it was issued: newer than every earlier order for this node and family"""
+    """when it was issued: newer than every earlier order for this node with the same lock"""
     exp: int
+
+    @property
+    def lock(self) -> str:
+        """What the order has to itself on the node: a backend, or one replica of a model."""
+        return lock_name(self.kind, self.family, self.model_id, self.replica_index)
 
     def command(self, decision: int) -> Command:
         """Return the command that carries out this order."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from nodesmith.contracts.nats.messages import DOCUMENTED, Message
+from nodesmith.contracts.nats.loads import ReplicaReports
 from nodesmith.contracts.nats.readings import (
     OR_NOT_KNOWN,
     Bytes,
@@ -17,6 +17,7 @@ from nodesmith.contracts.nats.readings import (
     OpIds,
     Word,
 )
+from nodesmith.contracts.nats.wire import DOCUMENTED, Message
 from nodesmith.domain.wire_enum import WireEnum
 
 
@@ -75,6 +76,10 @@ class Heartbeat(Message):
     resources: Resources = Field(default_factory=Resources)
     trust_version: Decision = 0
     """version of the trust list that the node has pinned; 0: not reported"""
+    number: Decision = 0
+    """of this report about replicas; increases over boots too"""
+    replicas: ReplicaReports = None
+    """every replica on the node; None: this agent does not report them"""
 
     @field_validator("resources", mode="before")
     @classmethod

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from nodesmith.contracts.nats.messages import Message, Signed
+from nodesmith.contracts.nats.wire import Message, Signed
 
 
 class LogsQuestion(Message):

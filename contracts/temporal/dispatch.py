@@ -4,10 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from nodesmith.contracts.nats.messages import CancelMode, Outcome, Signed
+from nodesmith.contracts.nats.messages import CancelMode, Outcome
+from nodesmith.contracts.nats.wire import Signed
 from nodesmith.contracts.temporal.operations import OperationRequest, Payload, Policy, RowEnd
 from nodesmith.domain.node import Protocol
-from nodesmith.domain.operation import Reason
+from nodesmith.domain.operation import Reason, State
 
 DISPATCH = "dispatch"
 """local activity: the first request of a decision, and the outcome of work that ends at once"""
@@ -161,6 +162,24 @@ class Dispatched(Payload):
     """Output of `dispatch` and `run_on_node`."""
 
     result: Annotated[DispatchResult, Field(discriminator="kind")]
+
+
+# Another operation -----------------------------------------------------------------------------------------------
+
+WATCH_OPERATION = "watch_operation"
+
+
+class OtherOperation(Payload):
+    """Input of `watch_operation`: the operation that installs a backend."""
+
+    op_id: str
+
+
+class OtherEnd(Payload):
+    """Output of `watch_operation`: how that operation ended."""
+
+    state: State
+    reason: Reason | None = None
 
 
 # Cancel -------------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ class Intent(Payload):
 
     kind: Kind = Kind.INSTALL
     backend: str
-    """the name as requested, without the gallery's prefix"""
+    """the name as requested, without the gallery's prefix; of a load or unload the replica, `model#index`"""
     family: str
     version: str = ""
     uri: str = ""
@@ -107,6 +107,11 @@ class Intent(Payload):
     """where it was found; empty for an install by uri"""
     verified: str = ""
     """how admission verified the artifact, for display"""
+    model: str = ""
+    """for a load or unload: with `replica_index`, the replica"""
+    replica_index: int = 0
+    revision: int = 0
+    """of the model's deployment; what it says is only in the signed order, because it may have secrets"""
 
 
 class Limits(Payload):
@@ -133,6 +138,8 @@ class OperationRequest(Payload):
     limits: Limits = Limits()
     if_current: str = ""
     """the digest in the inventory: the order replaces or removes only that one"""
+    after: str = ""
+    """op_id of the operation that installs the backend; this one starts when that has succeeded"""
     created_at: datetime
 
 
@@ -188,6 +195,8 @@ class RunState(BaseModel):
     """since when this run has no order"""
     has_slot: bool = False
     """the batch granted a slot after the node had been away"""
+    has_backend: bool = False
+    """the operation that installs the backend has succeeded"""
 
 
 class OperationInput(Payload):

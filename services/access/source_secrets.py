@@ -80,7 +80,8 @@ class SourceSecrets:
 
 def hosts_of(order: Order) -> set[str]:
     """The hosts that an operation fetches from, with their ports, in the form in which nodes ask for them."""
-    uris = [uri for uri in (order.uri, *order.mirrors) if uri]
+    files = order.load.files if order.load is not None else []
+    uris = [uri for uri in (order.uri, *order.mirrors, *(file.uri for file in files)) if uri]
     return {(read_reference(uri).host if is_reference(uri) else _host(uri)).casefold() for uri in uris}
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 import structlog
@@ -14,12 +14,16 @@ from nodesmith.contracts.temporal.operations import Run
 from nodesmith.domain.errors import NoAnswer, NodeAway, NodesmithError, ServiceUnavailable
 from nodesmith.domain.node import ReportingNode
 from nodesmith.domain.operation import ENDED, Operation
+from nodesmith.domain.replica import ReplicaState
+from nodesmith.services.models.ports import ReplicaRecords
 from nodesmith.services.nodes.identity import DuplicateIdentities
 from nodesmith.services.ports import NodeLink, NodeRegistry, Operations
 
 log = structlog.get_logger()
 
 ANSWER_S = 5.0
+REPEAT_REPORT = timedelta(minutes=1)
+"""a list of replicas that did not change is recorded again, because rows may have changed meanwhile"""
 WAKES_PER_SECOND = 50
 """the rest follows in the next seconds: limits the load when a whole fleet returns"""
 
@@ -46,8 +50,11 @@ class Liveness:
     duplicates: DuplicateIdentities
     inventories: Inventories
     clock: Callable[[], datetime]
+    replicas: ReplicaRecords | None = None
     _to_wake: dict[str, Operation] = field(default_factory=dict)
     _checks: "set[asyncio.Task[None]]" = field(default_factory=set)
+    _reported: dict[str, tuple[object, datetime]] = field(default_factory=dict)
+    """node -> its last recorded list of replicas, and when it was recorded"""
 
     async def process(self, beats: Sequence[Heartbeat]) -> None:
         """Process the heartbeats of one second; called every second, also with none."""
@@ -56,9 +63,22 @@ class Liveness:
         if beats:
             known = await self.nodes.heartbeats(beats, now)
             present = [node.node_id for node in known]
+            await self._record_replicas(beats, set(present), now)
             self._to_wake.update({row.op_id: row for row in await self.operations.waiting_for(present)})
             self._check_in_background(beats, known, now)
         await self._wake()
+
+    async def _record_replicas(self, beats: Sequence[Heartbeat], present: set[str], now: datetime) -> None:
+        """Record what nodes report about their replicas: what changed at once, the rest once a minute."""
+        for beat in beats:
+            if self.replicas is None or beat.replicas is None or beat.node_id not in present:
+                continue
+            loaded = [each.reported() for each in beat.replicas if each.state is ReplicaState.LOADED]
+            said = (beat.boot_id, loaded)
+            earlier, at = self._reported.get(beat.node_id, (None, now))
+            if said != earlier or now - at >= REPEAT_REPORT:
+                await self.replicas.reported(beat.node_id, beat.boot_id, beat.number, loaded)
+                self._reported[beat.node_id] = (said, now)
 
     def _check_in_background(self, beats: Sequence[Heartbeat], known: Sequence[ReportingNode], now: datetime) -> None:
         """Start the checks that wait for replies of nodes, in the background; skipped while the last ones still run."""

@@ -25,6 +25,9 @@ from nodesmith.services.operations.operation_lock import OperationLock
 from nodesmith.services.operations.orders import Orders, wanted_of
 from nodesmith.services.ports import Inventory, NodeRegistry, Operations
 
+LOST_REPLICA = timedelta(minutes=2)
+"""how long a load waits for a node that went away: then the model scheduler looks for another one"""
+
 
 class Subject(NamedTuple):
     """What a response to the caller describes."""
@@ -97,6 +100,10 @@ class Admission:
             return await self._repeat_answer(earlier, earlier.job_id, subject_of(old))
         if row.state not in ENDED or row.state is State.SUCCEEDED:
             raise NotRetryable(f"Operation {op_id} cannot be retried: it is {row.state}.", op_id=op_id, state=row.state)
+        if not old.wanted.kind.rules.requestable:
+            raise NotRetryable(
+                f"Operation {op_id} belongs to the model scheduler, which tries again by itself.", op_id=op_id
+            )
         ordered, target = await self._read_order(old)
         await self._refuse_not_installed(ordered, target)
         # The keys that a gallery trusts may have changed since the first time.
@@ -205,6 +212,8 @@ def operation_policy(policy: Policy, kind: Kind, limits: Limits) -> Policy:
     """Apply the limits of the request; some kinds wait for their node without limit by default."""
     asked = {"wait_for_node": limits.wait_for_node_s, "deadline": limits.deadline_s}
     changes: dict[str, timedelta | int | None] = {"wait_for_node": None} if kind.rules.waits_without_limit else {}
+    if kind.rules.scheduled:
+        changes = {"wait_for_node": timedelta(0), "lost_after": min(policy.lost_after, LOST_REPLICA), "max_attempts": 1}
     changes |= {name: timedelta(seconds=seconds) for name, seconds in asked.items() if seconds is not None}
     if limits.max_attempts is not None:
         changes["max_attempts"] = limits.max_attempts

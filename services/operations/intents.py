@@ -55,6 +55,13 @@ class Intents:
             raise InvalidRequest("backend name or uri required", field="backend")
         return self._by_uri(kind, request) if request.uri else self._by_name(kind, request, capability)
 
+    def check_uri(self, uri: str) -> None:
+        """Raise unless the rules allow nodes to fetch a model's file from there."""
+        if _scheme(uri, self.rules.schemes) != OCI:
+            self.rules.sources.check(uri)
+        else:
+            raise InvalidRequest("A file of a model cannot come from a registry.", field="files")
+
     async def pinned(self, builds: Mapping[str, Intent]) -> dict[str, Intent]:
         """Replace tags by digests and verify; each tag is resolved once, so all nodes and retries use one build."""
         digests: dict[tuple[str, str], str] = {}
@@ -142,11 +149,15 @@ NO_EFFECT = frozenset({"family", "mirrors", "size", "gallery", "verified"})
 """fields of `Intent` without effect on the result: the lock key, alternative locations, descriptions"""
 NO_EFFECT_ON_INSTALLED = frozenset({"backend", "name", "alias"})
 """further fields without effect on a rollback or removal, which go by the family"""
+OF_A_REPLICA = frozenset({"model", "replica_index", "revision"})
+"""fields of loads and unloads only"""
 
 
 def intent_of(wanted: Intent) -> str:
     """Digest of an intent: requests with the same digest join one operation; a tag that has moved gives another one."""
     ignored = NO_EFFECT if wanted.kind.rules.needs_artifact else NO_EFFECT | NO_EFFECT_ON_INSTALLED
+    if not wanted.kind.rules.locks_replica:
+        ignored |= OF_A_REPLICA
     return intent_digest(wanted.model_dump(mode="json", exclude=set(ignored)))
 
 

@@ -1,4 +1,4 @@
-"""Keeps the fleet monitor running: starts it when no run is open, replaces an open run that completes no ticks."""
+"""Keeps a monitor running: starts it when no run is open, replaces an open run that completes no ticks."""
 
 import time
 from collections.abc import Callable
@@ -16,8 +16,16 @@ log = structlog.stdlib.get_logger(__name__)
 
 MIN_TICKS = 4
 """the limit is never shorter than this number of ticks"""
-NOT_OPEN = "The fleet monitor does not run"
-SILENT = "The fleet monitor has not completed a tick"
+FLEET_MONITOR = "fleet monitor"
+MODEL_SCHEDULER = "model scheduler"
+
+
+def not_open(name: str) -> str:
+    return f"The {name} does not run"
+
+
+def silent(name: str) -> str:
+    return f"The {name} has not completed a tick"
 
 
 def longest_silence(silence: timedelta, tick: timedelta) -> timedelta:
@@ -34,6 +42,7 @@ class MonitorGuard:
     watch: FleetWatch
     silence: timedelta
     clock: Callable[[], float] = time.monotonic
+    name: str = FLEET_MONITOR
     _seen: tuple[str, datetime | None] | None = field(default=None, init=False)
     """run and last tick, as they were at `_since`"""
     _since: float = field(default=0.0, init=False)
@@ -43,10 +52,10 @@ class MonitorGuard:
         try:
             run, tick = await self.runs.find(), await self.ticks.last()
             if run is None or not run.is_open:
-                await self._start(NOT_OPEN)
+                await self._start(not_open(self.name))
             elif self._is_silent(run, tick):
-                await self.runs.terminate(run.run_id, f"{SILENT} for {self._limit.total_seconds():.0f} s.")
-                await self._start(SILENT)
+                await self.runs.terminate(run.run_id, f"{silent(self.name)} for {self._limit.total_seconds():.0f} s.")
+                await self._start(silent(self.name))
         except NodesmithError:
             self._seen = None
             raise
@@ -56,7 +65,7 @@ class MonitorGuard:
         return longest_silence(self.silence, self.watch.tick)
 
     async def _start(self, why: str) -> None:
-        log.warning("fleet monitor started", reason=why)
+        log.warning("monitor started", monitor=self.name, reason=why)
         self._seen = None
         await self.runs.start(self.watch)
 
@@ -68,10 +77,10 @@ class MonitorGuard:
         return now - self._since > self._limit.total_seconds()
 
 
-async def check_monitor(ticks: MonitorTicks, runs: MonitorRuns, silence: timedelta) -> None:
+async def check_monitor(ticks: MonitorTicks, runs: MonitorRuns, silence: timedelta, name: str = FLEET_MONITOR) -> None:
     """Raise `ServiceUnavailable` unless the monitor is open and has completed a tick recently."""
     run, tick = await runs.find(), await ticks.last()
     if run is None or not run.is_open:
-        raise ServiceUnavailable(f"{NOT_OPEN}.")
+        raise ServiceUnavailable(f"{not_open(name)}.")
     if tick is None or tick.age > silence:
-        raise ServiceUnavailable(f"{SILENT} recently.")
+        raise ServiceUnavailable(f"{silent(name)} recently.")

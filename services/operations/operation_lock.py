@@ -1,4 +1,4 @@
-"""The lock: one open operation per (node, backend). The workflow id is the lock, and Temporal enforces it."""
+"""The lock: one open operation per backend or replica of a node. The workflow id is the lock; Temporal enforces it."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 
 import structlog
 
+from nodesmith.contracts.nats.loads import LoadOrder
+from nodesmith.contracts.temporal.locks import workflow_id_of
 from nodesmith.contracts.temporal.operations import (
     CancelRequest,
     OperationInput,
     OperationRequest,
     Projection,
     Run,
-    operation_workflow_id,
 )
 from nodesmith.domain.errors import AlreadyRunning, NodesmithError, OperationConflict, ServiceUnavailable
 from nodesmith.domain.operation import ENDED, Reason, State
@@ -38,13 +39,13 @@ class OperationLock:
     orders: Orders | None
     """None in a worker, which has no keys: the API signs the orders of a batch before the batch starts"""
 
-    async def admit(self, admitted: OperationInput) -> tuple[str, bool]:
+    async def admit(self, admitted: OperationInput, load: LoadOrder | None = None) -> tuple[str, bool]:
         """Start the run, or join the open one with the same intent; returns the op id and whether it joined.
 
         The signed order is written before it returns. A run that finds no order ends as `not_admitted`.
         """
         request, intent = admitted.request, intent_of(admitted.request.wanted)
-        workflow_id = operation_workflow_id(request.node_id, request.wanted.family)
+        workflow_id = workflow_id_of(request)
         for _ in range(START_TRIES):
             try:
                 run_id = await self.runs.start(admitted, intent=intent)
@@ -53,24 +54,24 @@ class OperationLock:
                 if holder is None or not holder.is_open or await self._is_closing(holder):
                     continue
                 if holder.intent == intent:
-                    await self._write_order_of(holder, request)
+                    await self._write_order_of(holder, request, load)
                     return holder.op_id, True
                 await self._supersede(holder, request)
             else:
-                await self._write(_first_row(admitted, run_id))
+                await self._write(_first_row(admitted, run_id), load)
                 return request.op_id, False
         raise ServiceUnavailable("Other operations keep locking this backend; try again.")
 
-    async def _write(self, first: Projection) -> None:
+    async def _write(self, first: Projection, load: LoadOrder | None) -> None:
         if self.orders is not None:
-            await self.orders.admit(first)
+            await self.orders.admit(first, load)
         else:
             await after_start(self.operations.insert_queued(first))
 
-    async def _write_order_of(self, holder: Run, request: OperationRequest) -> None:
+    async def _write_order_of(self, holder: Run, request: OperationRequest, load: LoadOrder | None) -> None:
         """Write the order of the joined run: the process that started it may have died before it did so."""
         if self.orders is not None:
-            await self.orders.add([request.model_copy(update={"op_id": holder.op_id})])
+            await self.orders.add([request.model_copy(update={"op_id": holder.op_id})], load)
 
     async def _is_closing(self, holder: Run) -> bool:
         """Whether the holder, ended or being cancelled, has closed its run in time; such a run is never joined."""
@@ -136,7 +137,7 @@ def _first_row(admitted: OperationInput, run_id: str) -> Projection:
     request = admitted.request
     return Projection(
         request=request,
-        workflow_id=operation_workflow_id(request.node_id, request.wanted.family),
+        workflow_id=workflow_id_of(request),
         run_id=run_id,
         at=datetime.fromtimestamp(0, UTC),
         seq=0,
@@ -145,8 +146,9 @@ def _first_row(admitted: OperationInput, run_id: str) -> Projection:
 
 
 def _conflict(holder: Run, asked: OperationRequest) -> OperationConflict:
+    subject = asked.wanted.backend if asked.wanted.kind.rules.locks_replica else asked.wanted.family
     return OperationConflict(
-        f"Operation {holder.op_id} holds {asked.wanted.family} on node {asked.node_name} with a different intent.",
+        f"Operation {holder.op_id} holds {subject} on node {asked.node_name} with a different intent.",
         op_id=holder.op_id,
         node=asked.node_name,
         backend=asked.wanted.family,

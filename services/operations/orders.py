@@ -9,8 +9,10 @@ from typing import Protocol
 
 import structlog
 
-from nodesmith.contracts.nats.messages import Signed
+from nodesmith.contracts.nats.loads import LoadOrder
 from nodesmith.contracts.nats.orders import Order
+from nodesmith.contracts.nats.wire import Signed
+from nodesmith.contracts.temporal.locks import lock_of
 from nodesmith.contracts.temporal.operations import Intent, OperationRequest, Projection
 from nodesmith.domain.errors import NodesmithError, OrderNotSigned, ServiceUnavailable
 from nodesmith.domain.operation import Reason
@@ -37,7 +39,7 @@ class OrderTable(Protocol):
     async def find(self, op_id: str) -> Signed | None: ...
     async def find_all(self, op_ids: Sequence[str]) -> Sequence[Signed]: ...
     async def known_among(self, op_ids: Sequence[str]) -> set[str]: ...
-    async def newest(self, family: str, node_ids: Sequence[str]) -> dict[str, int]: ...
+    async def newest(self, lock: str, node_ids: Sequence[str]) -> dict[str, int]: ...
     async def ending(self, before: int, *, limit: int) -> Sequence[tuple[Signed, str, str]]: ...
     async def renew(self, old: Signed, order: Order, signed: Signed) -> bool: ...
 
@@ -54,7 +56,7 @@ class OperationWaker(Protocol):
 
 @dataclass(frozen=True)
 class Orders:
-    """Signs admitted operations. Each order is newer than all earlier ones for the same node and family."""
+    """Signs admitted operations. Each order is newer than all earlier ones for the same node and lock."""
 
     signer: OrderSigner
     table: OrderTable
@@ -62,14 +64,14 @@ class Orders:
     clock: Callable[[], datetime]
     lifetime: timedelta = LIFETIME
 
-    async def admit(self, first: Projection) -> None:
+    async def admit(self, first: Projection, load: LoadOrder | None = None) -> None:
         """Write the row and its order in one statement, or in two if another replica's clock is ahead."""
         request = first.request
-        order = self._order(request, since=0)
+        order = self._order(request, since=0, load=load)
         if not await self.operations.insert_admitted(first, order, self.signer.sign(order)):
-            await self.add([request])
+            await self.add([request], load)
 
-    async def add(self, requests: Sequence[OperationRequest]) -> None:
+    async def add(self, requests: Sequence[OperationRequest], load: LoadOrder | None = None) -> None:
         """Write orders without rows, for the members of a batch; repeats those that were not the newest."""
         missing = {request.op_id: request for request in requests}
         for _ in range(_TRIES):
@@ -77,7 +79,7 @@ class Orders:
                 del missing[op_id]
             if not missing:
                 return
-            await self.table.insert(await self._signed(list(missing.values())))
+            await self.table.insert(await self._signed(list(missing.values()), load))
         raise ServiceUnavailable("Too many concurrent requests for the same backends; try again.")
 
     async def read(self, op_id: str) -> Order | None:
@@ -100,13 +102,14 @@ class Orders:
             raise OrderNotSigned(f"The stored order belongs to operation {order.op_id}.")
         return order
 
-    async def _signed(self, requests: Sequence[OperationRequest]) -> list[tuple[Order, Signed]]:
+    async def _signed(self, requests: Sequence[OperationRequest], load: LoadOrder | None) -> list[tuple[Order, Signed]]:
         newest: dict[tuple[str, str], int] = {}
-        for family in {request.wanted.family for request in requests}:
-            nodes = [request.node_id for request in requests if request.wanted.family == family]
-            newest |= {(node, family): iat for node, iat in (await self.table.newest(family, nodes)).items()}
+        for lock in {lock_of(request.wanted) for request in requests}:
+            nodes = [request.node_id for request in requests if lock_of(request.wanted) == lock]
+            newest |= {(node, lock): iat for node, iat in (await self.table.newest(lock, nodes)).items()}
         orders = [
-            self._order(request, since=newest.get((request.node_id, request.wanted.family), 0)) for request in requests
+            self._order(request, since=newest.get((request.node_id, lock_of(request.wanted)), 0), load=load)
+            for request in requests
         ]
         signed: list[tuple[Order, Signed]] = []
         for begin in range(0, len(orders), SIGN_CHUNK):
@@ -116,9 +119,9 @@ class Orders:
     def _sign_chunk(self, orders: Sequence[Order]) -> list[tuple[Order, Signed]]:
         return [(order, self.signer.sign(order)) for order in orders]
 
-    def _order(self, request: OperationRequest, *, since: int) -> Order:
+    def _order(self, request: OperationRequest, *, since: int, load: LoadOrder | None) -> Order:
         iat = max(_milliseconds(self.clock()), since + 1)
-        return order_of(request, iat=iat, exp=iat + self.lifetime // _MILLISECOND)
+        return order_of(request, iat=iat, exp=iat + self.lifetime // _MILLISECOND, load=load)
 
 
 @dataclass(frozen=True)
@@ -161,8 +164,8 @@ class OrderRenewals:
             log.info("order.run_not_woken", workflow_id=workflow_id, error=error.message)
 
 
-def order_of(request: OperationRequest, *, iat: int, exp: int) -> Order:
-    """The order for one node, with everything that was admitted."""
+def order_of(request: OperationRequest, *, iat: int, exp: int, load: LoadOrder | None = None) -> Order:
+    """The order for one node, with everything that was admitted; `load` may have secrets, so no request has it."""
     wanted = request.wanted
     return Order(
         node=request.node_id,
@@ -177,6 +180,9 @@ def order_of(request: OperationRequest, *, iat: int, exp: int) -> Order:
         version=wanted.version,
         name=wanted.name,
         alias=wanted.alias,
+        model_id=wanted.model,
+        replica_index=wanted.replica_index,
+        load=load,
         force=wanted.force,
         start=wanted.start,
         policy=wanted.upgrade_policy,

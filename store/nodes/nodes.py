@@ -20,6 +20,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.sql.selectable import ScalarSelect
 
@@ -82,9 +83,7 @@ The facts of a node that is pending, or that left, stay as it registered them.""
 
 def status_expression(now: datetime | ColumnElement[datetime]) -> ColumnElement[str]:
     """`nodesmith.domain.node.status_of` in SQL; needs `heartbeat_sinks` joined on the node's protocol."""
-    node, sink = NodeRow, HeartbeatSinkRow
-    heard = func.greatest(node.last_heartbeat, sink.listening_since)
-    until = func.least(literal(now) if isinstance(now, datetime) else now, sink.last_listened)
+    node = NodeRow
     return case(
         (node.approved_at.is_(None), literal(NodeStatus.PENDING.value)),
         (
@@ -92,10 +91,17 @@ def status_expression(now: datetime | ColumnElement[datetime]) -> ColumnElement[
             literal(NodeStatus.DRAINING.value),
         ),
         (node.left_at.is_not(None) | node.last_heartbeat.is_(None), literal(NodeStatus.OFFLINE.value)),
-        (until - heard > SILENT_AFTER, literal(NodeStatus.OFFLINE.value)),
+        (silence_expression(now), literal(NodeStatus.OFFLINE.value)),
         (node.unreachable_since.is_not(None), literal(NodeStatus.UNHEALTHY.value)),
         else_=literal(NodeStatus.HEALTHY.value),
     )
+
+
+def silence_expression(now: datetime | ColumnElement[datetime]) -> ColumnElement[bool]:
+    """Whether the node has been silent for too long while the control plane listened."""
+    heard = func.greatest(NodeRow.last_heartbeat, HeartbeatSinkRow.listening_since)
+    until = func.least(literal(now) if isinstance(now, datetime) else now, HeartbeatSinkRow.last_listened)
+    return until - heard > SILENT_AFTER
 
 
 _ANSWERED = text("""
@@ -251,6 +257,12 @@ def select_nodes(now: datetime | ColumnElement[datetime]) -> NodeSelect:
     return select(NodeRow, status_expression(now), open_operations_of_node(), labels_of_node()).outerjoin(
         HeartbeatSinkRow, HeartbeatSinkRow.protocol == NodeRow.protocol
     )
+
+
+async def node_by_id(session: AsyncSession, node_id: str, now: datetime) -> Node | None:
+    """The node as this transaction sees it."""
+    found = (await session.execute(select_nodes(now).where(NodeRow.id == node_id))).first()
+    return node_of(*found) if found else None
 
 
 def open_operations_of_node() -> ScalarSelect[int]:

@@ -23,8 +23,9 @@ from sqlalchemy import (
 
 from nodesmith.contracts.http.operation_groups import OperationFilter
 from nodesmith.contracts.http.operations import OperationScope
-from nodesmith.contracts.nats.messages import Installed, Progress, Signed
+from nodesmith.contracts.nats.messages import Installed, Progress
 from nodesmith.contracts.nats.orders import Order
+from nodesmith.contracts.nats.wire import Signed
 from nodesmith.contracts.temporal.operations import OperationRequest, Projection, RecordResult, RowEnd
 from nodesmith.domain.operation import ENDED, OPEN, Operation, Reason, State, StateChange
 from nodesmith.store.clock import Clock, utc_now

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydantic_core import to_json
 from sqlalchemy import func, select, text, update
 
-from nodesmith.contracts.nats.messages import Signed
 from nodesmith.contracts.nats.orders import Order
+from nodesmith.contracts.nats.wire import Signed
 from nodesmith.domain.operation import OPEN
 from nodesmith.store.database import Database
 from nodesmith.store.tables.core import OperationRow, OrderRow, one_of
@@ -37,7 +37,7 @@ def _row(order: Order, signed: Signed) -> dict[str, object]:
     return {
         "op_id": order.op_id,
         "node_id": order.node,
-        "family": order.family,
+        "family": order.lock,
         "iat": order.iat,
         "exp": order.exp,
         **signed.model_dump(),

@@ -2,7 +2,7 @@
 
 from sqlalchemy import RowMapping, text
 
-from nodesmith.contracts.nats.messages import Signed
+from nodesmith.contracts.nats.wire import Signed
 from nodesmith.contracts.temporal.dispatch import CancelPending, HeldBack, NotAdmitted, Permit, PermitGranted, RowEnded
 from nodesmith.domain.batch import BatchState
 from nodesmith.domain.operation import OPEN, Reason, State

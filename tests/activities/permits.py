@@ -1,6 +1,6 @@
 """In-memory permits of one operation; implements `nodesmith.services.ports.Permits`, as a store test proves."""
 
-from nodesmith.contracts.nats.messages import Signed
+from nodesmith.contracts.nats.wire import Signed
 from nodesmith.contracts.temporal.dispatch import CancelPending, HeldBack, NotAdmitted, Permit, PermitGranted, RowEnded
 from nodesmith.contracts.temporal.operations import OperationRequest, RowEnd
 from tests.orders import signed_request

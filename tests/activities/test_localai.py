@@ -15,7 +15,8 @@ from nodesmith.bus.commands import NodeClient
 from nodesmith.bus.connection import Bus, connect_control, node_bus
 from nodesmith.bus.reports import ReportHub
 from nodesmith.contracts.nats import subjects
-from nodesmith.contracts.nats.messages import BackendList, Command, CommandReply, Installed, Message, Outcome, Result
+from nodesmith.contracts.nats.messages import BackendList, Command, CommandReply, Installed, Outcome, Result
+from nodesmith.contracts.nats.wire import Message
 from nodesmith.contracts.temporal.dispatch import (
     DispatchResult,
     DispatchTask,

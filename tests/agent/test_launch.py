@@ -68,7 +68,7 @@ class FullDisk(Confinement):
     begun = threading.Event()
     go_on = threading.Event()
 
-    def launch(self, folder: Path, address: str) -> Launch:
+    def launch(self, folder: Path, address: str, *_with: object) -> Launch:
         self.begun.set()
         self.go_on.wait(30)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -13,7 +13,6 @@ from nodesmith.contracts.nats.messages import (
     Command,
     CommandReply,
     Installed,
-    Message,
     NodeOperationStatus,
     OpQuestion,
     OpReply,
@@ -22,6 +21,7 @@ from nodesmith.contracts.nats.messages import (
     Result,
 )
 from nodesmith.contracts.nats.presence import Heartbeat, Resources
+from nodesmith.contracts.nats.wire import Message
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Phase, Reason
 

@@ -4,13 +4,14 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from nodesmith.contracts import words
-from nodesmith.domain import errors
+from nodesmith.domain import errors, model_errors
 from nodesmith.domain.errors import NodesmithError
 from nodesmith.domain.operation import ENDED, Phase, Reason, State
 
 AT = datetime(2026, 11, 17, 17, 38, 20, tzinfo=UTC)
 BERLIN = timezone(timedelta(hours=1))
-CODES = sorted({cls.code for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, NodesmithError)})
+CLASSES = [*inspect.getmembers(errors, inspect.isclass), *inspect.getmembers(model_errors, inspect.isclass)]
+CODES = sorted({cls.code for _, cls in CLASSES if issubclass(cls, NodesmithError)})
 NEEDS_NO_REMEDY = {
     Reason.REQUESTED,
     Reason.SUPERSEDED,

@@ -2,10 +2,11 @@ import inspect
 
 import pytest
 
-from nodesmith.domain import errors
+from nodesmith.domain import errors, model_errors
 from nodesmith.domain.errors import NodesmithError
 
-CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, NodesmithError)]
+FOUND = [*inspect.getmembers(errors, inspect.isclass), *inspect.getmembers(model_errors, inspect.isclass)]
+CLASSES = [cls for _, cls in FOUND if issubclass(cls, NodesmithError)]
 
 
 @pytest.mark.parametrize("error", CLASSES)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nodesmith.domain.kinds import RULES, Kind, KindRules
+from nodesmith.domain.kinds import RULES, Kind, KindRules, lock_name
 
 ROOT = Path(__file__).parents[2]
 HANDLERS = {"activities/localai.py", "activities/send_command.py", "bus/commands.py"}
@@ -32,6 +32,8 @@ def true_for(kind: Kind) -> set[str]:
         ),
         (Kind.ROLLBACK, "needs_installed changes_installed cancellable_on_node stops_on_failures requestable"),
         (Kind.REMOVE, "changes_installed removes waits_without_limit stops_on_failures localai requestable"),
+        (Kind.LOAD, "locks_replica scheduled cancellable_on_node"),
+        (Kind.UNLOAD, "locks_replica scheduled removes"),
         (Kind.UNKNOWN, "cancellable_on_node"),
     ],
 )
@@ -45,6 +47,8 @@ def test_words_of_each_kind() -> None:
         Kind.UPGRADE: ("upgrade", "upgrade"),
         Kind.ROLLBACK: ("rollback", "upgrade"),
         Kind.REMOVE: ("removal", "delete"),
+        Kind.LOAD: ("load", "install"),
+        Kind.UNLOAD: ("unload", "delete"),
         Kind.UNKNOWN: ("change", "install"),
     }
 
@@ -67,3 +71,8 @@ def test_only_the_table_and_the_handlers_distinguish_kinds() -> None:
     modules = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     deciding = {path.relative_to(ROOT).as_posix() for path in modules if decides_by_kind(path)}
     assert deciding == HANDLERS
+
+
+def test_a_load_locks_its_replica_and_an_install_its_backend() -> None:
+    assert lock_name(Kind.LOAD, "echo", "llama", 1) == lock_name(Kind.UNLOAD, "", "llama", 1) == "model:llama#1"
+    assert lock_name(Kind.INSTALL, "echo", "llama", 1) == "echo"

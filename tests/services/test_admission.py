@@ -12,6 +12,7 @@ from temporalio.client import Client
 from nodesmith.contracts.http.nodes import DrainPolicy
 from nodesmith.contracts.http.operation_groups import OperationFilter
 from nodesmith.contracts.http.operations import InstallRequest, OperationScope
+from nodesmith.contracts.nats.loads import LoadOrder
 from nodesmith.contracts.nats.messages import Installed, Outcome, Result
 from nodesmith.contracts.temporal.dispatch import Ended, NodeUnreachable
 from nodesmith.contracts.temporal.operations import OperationInput, Policy, Projection, operation_workflow_id
@@ -168,9 +169,9 @@ async def test_holder_whose_row_has_ended_is_neither_joined_nor_a_conflict(
 class Crashing(OperationLock):
     """The process crashes before or right after the start, and records nothing."""
 
-    async def admit(self, admitted: OperationInput) -> tuple[str, bool]:
+    async def admit(self, admitted: OperationInput, load: LoadOrder | None = None) -> tuple[str, bool]:
         if admitted.request.note == "after":
-            await super().admit(admitted)
+            await super().admit(admitted, load)
         raise ConnectionAbortedError
 
 
@@ -218,7 +219,7 @@ async def test_unrecorded_request_that_started_and_ended_is_not_started_again(
 class DyingBeforeTheOrder(OperationLock):
     """The process crashes after the start and before the order is written."""
 
-    async def _write(self, _first: Projection) -> None:
+    async def _write(self, first: Projection, load: LoadOrder | None) -> None:
         raise ConnectionAbortedError
 
 

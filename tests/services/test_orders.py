@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select, update
 
-from nodesmith.contracts.nats.messages import Signed
 from nodesmith.contracts.nats.orders import Order
+from nodesmith.contracts.nats.wire import Signed
 from nodesmith.contracts.temporal.operations import Projection
 from nodesmith.domain.errors import NotRetryable, OrderNotSigned
 from nodesmith.domain.identity import new_op_id

@@ -14,10 +14,13 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from nodesmith.domain.operation import TRANSITIONS, State
 from nodesmith.store.database import HEAD, Database
 from nodesmith.store.migrating import alembic_config
+from nodesmith.store.tables import access, galleries, inventory, models
 from nodesmith.store.tables.core import Base
 from tests.databases import opened
 from tests.servers import PostgresForTests
 
+TABLES = (access, galleries, inventory, models)
+"""imported, so that the metadata is complete when this module runs alone"""
 CONSTRAINTS = """
     SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
     WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text <> 'alembic_version'
