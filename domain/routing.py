@@ -1,8 +1,8 @@
 """Which replica serves the next request: the rules of the gateway, mirrored by the SQL statement ACQUIRE."""
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 BLOCK = 256
@@ -42,6 +42,42 @@ class LoadBounds:
 
 
 DEFAULT_BOUNDS = LoadBounds()
+
+
+@dataclass(frozen=True)
+class ReplicaRoute:
+    """A loaded replica, as the store knows it."""
+
+    id: str
+    model: str
+    node_id: str
+    address: str
+    """host:port of the backend, or of the forwarder of its node"""
+    server_name: str = ""
+    """the TLS name by which the forwarder knows the replica; empty: the address is the backend's own, without TLS"""
+    in_flight: int = 0
+    """of all gateways and routers together"""
+    last_used: float = 0.0
+    """seconds since the epoch"""
+    available: int = 0
+
+
+@dataclass(frozen=True)
+class ModelRoute:
+    """A deployed model, with or without replicas."""
+
+    name: str
+    bounds: LoadBounds | None = DEFAULT_BOUNDS
+    """None: every request goes to the least busy replica"""
+    loading: Mapping[str, Any] = field(default_factory=dict)
+    """what is being done to load it, for clients that wait"""
+    created_at: float = 0.0
+
+
+@dataclass(frozen=True)
+class RouteSnapshot:
+    models: tuple[ModelRoute, ...]
+    replicas: tuple[ReplicaRoute, ...]
 
 
 def pick(candidates: Sequence[C], *, prefix: bytes | None = None, bounds: LoadBounds = DEFAULT_BOUNDS) -> C | None:

@@ -9,7 +9,8 @@ from typing import Protocol
 import structlog
 
 from nodesmith.domain.errors import NodesmithError
-from nodesmith.gateway.routes import RouteSnapshot, RouteTable
+from nodesmith.domain.routing import RouteSnapshot
+from nodesmith.gateway.routes import RouteTable
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -41,15 +42,15 @@ class RouteStore(Protocol):
 class RouteFeed:
     """Runs until it is cancelled. While PostgreSQL is away, the last routes stay in use."""
 
-    def __init__(self, store: RouteStore, routes: RouteTable, *, holder_id: str = "") -> None:
+    def __init__(
+        self, store: RouteStore, routes: RouteTable, *, wanted: set[str] | None = None, holder_id: str = ""
+    ) -> None:
         self._store = store
         self._routes = routes
         self.holder_id = holder_id or f"gateway-{secrets.token_hex(8)}"
-        self._wanted: set[str] = set()
+        self._wanted = wanted if wanted is not None else set()
+        """models for which calls wait; filled by the route table"""
         self._written_at = float("-inf")
-
-    def want(self, model: str) -> None:
-        self._wanted.add(model)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -90,7 +91,8 @@ class RouteFeed:
             routes.changed -= names
             await self._write(counts)
         if self._wanted:
-            wanted, self._wanted = self._wanted, set()
+            wanted = set(self._wanted)
+            self._wanted.clear()
             await self._store.want(wanted)
 
     async def _write(self, counts: Mapping[str, int]) -> None:

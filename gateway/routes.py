@@ -4,51 +4,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
 
-from nodesmith.domain.routing import DEFAULT_BOUNDS, LoadBounds, pick
+from nodesmith.domain.routing import DEFAULT_BOUNDS, ModelRoute, ReplicaRoute, RouteSnapshot, pick
 from nodesmith.gateway.answers import Refusal, unavailable
 
 SKIP_S = 10.0
 """how long a replica is avoided after a failed connection"""
-
-
-@dataclass(frozen=True)
-class ReplicaRoute:
-    """A loaded replica, as the store knows it."""
-
-    id: str
-    model: str
-    node_id: str
-    address: str
-    """host:port of the backend, or of the forwarder of its node"""
-    server_name: str = ""
-    """the TLS name by which the forwarder knows the replica; empty: the address is the backend's own, without TLS"""
-    in_flight: int = 0
-    """of all gateways and routers together"""
-    last_used: float = 0.0
-    """seconds since the epoch"""
-    available: int = 0
-
-
-@dataclass(frozen=True)
-class ModelRoute:
-    """A deployed model, with or without replicas."""
-
-    name: str
-    bounds: LoadBounds | None = DEFAULT_BOUNDS
-    """None: every request goes to the least busy replica"""
-    loading: Mapping[str, Any] = field(default_factory=dict)
-    """what is being done to load it, for clients that wait"""
-    created_at: float = 0.0
-
-
-@dataclass(frozen=True)
-class RouteSnapshot:
-    models: tuple[ModelRoute, ...]
-    replicas: tuple[ReplicaRoute, ...]
 
 
 @dataclass(frozen=True)
@@ -108,7 +71,7 @@ class Model:
 
 
 class RouteTable:
-    """Chooses replicas. `wanted` is called with a model that has none."""
+    """Chooses replicas. `wanted` is called with a model that has no free one."""
 
     def __init__(
         self,
@@ -212,8 +175,8 @@ class RouteTable:
     async def _wait(self, name: str, prefix: bytes | None, deadline: float) -> Replica:
         """Wait in line for a replica without a recent failure."""
         while (left := deadline - self._clock()) > 0:
-            if not (model := self._find(name)).replicas:
-                self._wanted(name)
+            model = self._find(name)
+            self._wanted(name)
             if await self._wait_turn(model, left) and (found := self._sound(self._find(name), prefix)) is not None:
                 return self._count(found)
         raise self._no_replica(name)

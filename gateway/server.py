@@ -7,13 +7,14 @@ import ssl
 from collections.abc import Coroutine
 from http import HTTPStatus
 
+from nodesmith.domain.routing import ModelRoute
 from nodesmith.gateway.answers import Refusal, rendered
 from nodesmith.gateway.api_keys import ApiKeys, missing_key
 from nodesmith.gateway.bodies import BodyStore
 from nodesmith.gateway.client_connection import ANSWER_S, ClientConnection
 from nodesmith.gateway.exchange import Exchange
 from nodesmith.gateway.requests import Request
-from nodesmith.gateway.routes import ModelRoute, RouteTable
+from nodesmith.gateway.routes import RouteTable
 from nodesmith.gateway.upstream import UpstreamPool
 from nodesmith.runtime.connection_limits import OpenConnections
 from nodesmith.runtime.listening import HANDSHAKE_S

@@ -11,9 +11,9 @@ from typing import Protocol, cast
 
 import httptools
 
+from nodesmith.domain.routing import ReplicaRoute
 from nodesmith.gateway.answers import Refusal
 from nodesmith.gateway.requests import Header
-from nodesmith.gateway.routes import ReplicaRoute
 
 CONNECT_S = 1.0
 IDLE_S = 4.0

@@ -33,7 +33,7 @@ def running(archive: Path, folder: Path, *arguments: str) -> Iterator[str]:
     with tarfile.open(archive) as packed:
         packed.extractall(folder)
     environment = {**os.environ, "PYTHON": sys.executable}
-    argv = [folder / "run.sh", "--addr", "127.0.0.1:0", *arguments]
+    argv = [str(folder / "run.sh"), "--addr", "127.0.0.1:0", *arguments]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as process:
         assert process.stdout is not None
         try:

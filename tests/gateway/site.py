@@ -12,10 +12,11 @@ import httpx2
 
 from nodesmith.domain.access import Role
 from nodesmith.domain.errors import ServiceUnavailable
+from nodesmith.domain.routing import ModelRoute, ReplicaRoute, RouteSnapshot
 from nodesmith.domain.secrets import hash_token
 from nodesmith.gateway.api_keys import ApiKeys
 from nodesmith.gateway.bodies import BodyLimits, BodyStore
-from nodesmith.gateway.routes import ModelRoute, ReplicaRoute, RouteLimits, RouteSnapshot, RouteTable
+from nodesmith.gateway.routes import RouteLimits, RouteTable
 from nodesmith.gateway.server import Gateway
 from nodesmith.gateway.upstream import UpstreamPool
 from nodesmith.runtime.connection_limits import ConnectionLimits, OpenConnections
