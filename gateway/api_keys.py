@@ -52,7 +52,7 @@ class ApiKeys:
     async def check(self, shown: str) -> ClientKey:
         """Return the valid key; raise a refusal otherwise."""
         if not shown or len(shown) > LONGEST_KEY:
-            raise missing_key()
+            raise _unauthorised("Give an API key: Authorization: Bearer KEY.")
         hashed = hash_token(shown)
         key = self._cache.get(hashed)
         if key is None or self._clock() - key.checked_at > CACHED_S:
@@ -94,10 +94,6 @@ class ApiKeys:
         self._cache.move_to_end(hashed)
         while len(self._cache) > _MOST_CACHED:
             self._cache.popitem(last=False)
-
-
-def missing_key() -> Refusal:
-    return _unauthorised("Give an API key: Authorization: Bearer KEY.")
 
 
 def _unauthorised(text: str) -> Refusal:

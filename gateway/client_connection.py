@@ -177,9 +177,11 @@ class ClientConnection(asyncio.Protocol):
         if len(self._ready) >= self._limits.pipelined:
             raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, "pipelined", "Too many requests at once.", retry_after_s=1)
         self._bodies.check_length(int(request.headers.get(b"content-length", b"0")))
+        if self._admission is not None:
+            return  # behind a request whose key is being checked: the rest of one read
         admission = self._admit(request)
         if admission is not None:
-            self._wait_for_admission(admission)
+            self._wait_for_admission(request, admission)
         else:
             self._ask_for_body()
 
@@ -194,19 +196,20 @@ class ClientConnection(asyncio.Protocol):
 
     # admission before the body
 
-    def _wait_for_admission(self, admission: Coroutine[None, None, None]) -> None:
+    def _wait_for_admission(self, request: Request, admission: Coroutine[None, None, None]) -> None:
         """Read nothing more until the key is checked: strangers must not fill memory or disk."""
         if self._transport is not None:
             self._transport.pause_reading()
         self._admission = asyncio.get_running_loop().create_task(admission)
-        self._admission.add_done_callback(self._admitted)
+        self._admission.add_done_callback(lambda done: self._admitted(request, done))
 
-    def _admitted(self, admission: "asyncio.Task[None]") -> None:
+    def _admitted(self, request: Request, admission: "asyncio.Task[None]") -> None:
         self._admission = None
         if admission.cancelled() or self._transport is None:
             return
         error = admission.exception()
         if isinstance(error, Refusal):
+            self._drop_from(request)
             self._refuse_with(error)
         elif error is not None:
             log.error("admission.failed", exc_info=error)
@@ -216,6 +219,11 @@ class ClientConnection(asyncio.Protocol):
             self._ask_for_body()
             self._transport.resume_reading()
             self._serve_next()
+
+    def _drop_from(self, request: Request) -> None:
+        """Forget a complete request and those behind it."""
+        while request in self._ready:
+            self._ready.pop().body.close()
 
     def _ask_for_body(self) -> None:
         request = self._parser.request

@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 from nodesmith.domain.routing import ModelRoute
 from nodesmith.gateway.answers import Refusal, rendered
-from nodesmith.gateway.api_keys import ApiKeys, missing_key
+from nodesmith.gateway.api_keys import ApiKeys
 from nodesmith.gateway.bodies import BodyStore
 from nodesmith.gateway.client_connection import ANSWER_S, ClientConnection
 from nodesmith.gateway.exchange import Exchange
@@ -111,8 +111,8 @@ class Gateway:
     async def _serve(self, request: Request, client: ClientConnection) -> bool:
         if request.path in _HEALTH:
             return self._answer(request, client, *self._health(request.path))
-        if request.key is None:
-            raise missing_key()
+        if request.key is None:  # it arrived behind another one, in one read
+            request.key = await self._keys.check(request.credential)
         if request.path == _MODELS or request.path.startswith(_MODELS + b"/"):
             return self._answer(request, client, HTTPStatus.OK, self._models(request))
         if not request.path.startswith(_PREFIX):

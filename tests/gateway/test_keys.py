@@ -27,6 +27,20 @@ async def test_call_without_a_valid_key_is_refused_before_its_body_is_read() -> 
     assert not backend.heads
 
 
+async def test_whole_requests_with_wrong_keys_are_refused_too() -> None:
+    """Also several at once, before and behind a valid one."""
+    good, bad = request(), request().replace(KEY.encode(), b"guessed")
+    async with scripted(answering(b"{}")) as backend, gateway_site() as site:
+        site.route(replica(backend.address))
+        for sent, statuses in ((bad, [401]), (bad + bad, [401]), (bad + good, [401]), (good + bad, [200, 401])):
+            reader, writer = await site.connect()
+            writer.write(sent)
+            assert [(await read_response(reader))[0] for _ in statuses] == statuses
+            writer.close()
+        assert site.bodies.memory == 0
+    assert len(backend.heads) == 1
+
+
 async def test_key_may_be_given_as_x_api_key_and_does_not_reach_the_backend() -> None:
     async with scripted(answering(b"{}")) as backend, gateway_site() as site:
         site.route(replica(backend.address))
