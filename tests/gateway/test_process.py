@@ -222,7 +222,7 @@ async def test_gateway_that_cannot_listen_says_why(database: Database) -> None:
     assert b"nodesmith gateway cannot start" in said
 
 
-def test_every_default_of_the_settings_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_default_of_the_gateway_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("NODESMITH_"):
             monkeypatch.delenv(name)
