@@ -5,10 +5,8 @@ header or an unfinished body open for ever, and it queues any number of pipeline
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -18,7 +16,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from nodesmith.api.addresses import network, proxies
+from nodesmith.runtime.client_addresses import proxies
+from nodesmith.runtime.connection_limits import ConnectionLimits, OpenConnections
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -27,53 +26,6 @@ KEEP_ALIVE_S = 75
 _TICKS_A_SECOND = 10
 _PART = 16 * 1024
 """bytes that are parsed between two checks of the limits"""
-
-
-@dataclass(frozen=True)
-class ConnectionLimits:
-    """Limits of every connection, with TLS or without."""
-
-    head_bytes: int = 32 * 1024
-    """of the request line and the headers, and of any other bytes that are not body"""
-    headers: int = 100
-    head_s: float = 10.0
-    """from the connection, or the first byte of the next request, to the end of the headers"""
-    body_s: float = 20.0
-    """time for a body, plus a second for each `body_rate` bytes received"""
-    body_rate: float = 1000.0
-    """bytes per second that a body must average"""
-    stuck_s: float = 120.0
-    """a client that reads nothing of its response for this long is disconnected"""
-    pipelined: int = 32
-    """requests that wait on one connection for the response to an earlier one"""
-    total: int = 4000
-    """open connections"""
-    per_address: int = 1000
-    """open connections of one address; trusted proxies have no such limit"""
-
-
-@dataclass
-class OpenConnections:
-    """Counts the open connections by address."""
-
-    limits: ConnectionLimits
-    is_proxy: Callable[[str], bool] = field(default=lambda _address: False)
-    total: int = 0
-    by_network: Counter[str] = field(default_factory=Counter)
-
-    def acquire(self, address: str) -> bool:
-        """Count one more connection; False if it exceeds a limit."""
-        self.total += 1
-        self.by_network[network(address)] += 1
-        if self.total > self.limits.total:
-            return False
-        return self.by_network[network(address)] <= self.limits.per_address or self.is_proxy(address)
-
-    def release(self, address: str) -> None:
-        self.total -= 1
-        self.by_network[network(address)] -= 1
-        if self.by_network[network(address)] <= 0:
-            del self.by_network[network(address)]
 
 
 class LimitedHttp(HttpToolsProtocol):

@@ -16,10 +16,10 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nodesmith.api.addresses import network
 from nodesmith.api.problems import respond
 from nodesmith.contracts.words import ERRORS
 from nodesmith.domain.errors import ServiceUnavailable, TooManyFailures
+from nodesmith.runtime.client_addresses import network
 from nodesmith.services.access.callers import KnownCredentials
 
 log = structlog.stdlib.get_logger(__name__)

@@ -2,10 +2,8 @@
 
 import asyncio
 import socket
-import ssl
 import sys
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -15,19 +13,21 @@ from starlette.types import ASGIApp
 
 from nodesmith.api.app import create_app
 from nodesmith.api.assembly import compose
-from nodesmith.api.connections import ConnectionLimits, LimitedServer
+from nodesmith.api.connections import LimitedServer
 from nodesmith.api.dependencies import Dependencies
 from nodesmith.api.temporal_ui import allowed_hosts, create_web_ui
 from nodesmith.domain.errors import ForeignRoot, InvalidRequest, NodesmithError
 from nodesmith.runtime import log_setup, process_exit
+from nodesmith.domain.errors import ForeignRoot, NodesmithError
+from nodesmith.runtime import logs, process_exit
+from nodesmith.runtime.connection_limits import ConnectionLimits
+from nodesmith.runtime.listening import HANDSHAKE_S, Encrypted, bind, bind_encrypted
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.runtime.tls_trust import trusting
 
 log = structlog.stdlib.get_logger(__name__)
 
 GRACE_S = 5
-HANDSHAKE_S = 10.0
-"""time for a client to finish its TLS handshake"""
 WEB_UI_PATIENCE_S = 75.0
 LOCALAI_WORKERS = "NODESMITH_LOCALAI_WORKERS is on: LocalAI workers verify no orders and sign no reports."
 AUTO_APPROVE = "NODESMITH_AUTO_APPROVE is on: every machine with the registration token joins without approval."
@@ -40,7 +40,7 @@ class ApiServer(LimitedServer):
         self,
         deps: Dependencies,
         listening: socket.socket,
-        encrypted: "Encrypted | None" = None,
+        encrypted: Encrypted | None = None,
         *,
         trusted_proxies: str = "",
         limits: ConnectionLimits | None = None,
@@ -96,7 +96,7 @@ async def serve(settings: ControlSettings, stop: asyncio.Event) -> int:
     async with AsyncExitStack() as closing:
         try:
             listening = closing.enter_context(bind(settings.api_host, settings.api_port))
-            encrypted = bind_encrypted(settings, settings.api_port, closing)
+            encrypted = _encrypted(settings, settings.api_port, closing)
             deps = await compose(settings, closing)
             server = _server(settings, deps, listening, encrypted)
             web_ui = await web_ui_server(settings, deps, closing)
@@ -132,7 +132,7 @@ def _server(
     settings: ControlSettings,
     deps: Dependencies,
     listening: socket.socket,
-    encrypted: "Encrypted | None",
+    encrypted: Encrypted | None,
     app: ASGIApp | None = None,
 ) -> ApiServer:
     limits = ConnectionLimits(total=settings.max_connections, per_address=settings.max_connections_per_address)
@@ -144,7 +144,7 @@ async def web_ui_server(settings: ControlSettings, deps: Dependencies, closing: 
     if not settings.temporal_ui_server:
         return None
     listening = closing.enter_context(bind(settings.api_host, settings.temporal_ui_port))
-    encrypted = bind_encrypted(settings, settings.temporal_ui_port, closing)
+    encrypted = _encrypted(settings, settings.temporal_ui_port, closing)
     client = await closing.enter_async_context(web_ui_client(settings))
     hosts = allowed_hosts(settings.temporal_ui_url, listening.getsockname()[1], settings.listen_host)
     return _server(settings, deps, listening, encrypted, app=create_web_ui(deps, client, hosts))
@@ -159,30 +159,9 @@ def web_ui_client(settings: ControlSettings) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(base_url=settings.temporal_ui_server, verify=context, timeout=timeout, trust_env=False)
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Bind the port before any connection is opened."""
-    listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    # asyncio sets TCP_NODELAY only on sockets whose proto is TCP; without it every response took 40 ms longer.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listening
-
-
-@dataclass(frozen=True)
-class Encrypted:
-    """The TLS listener for other machines."""
-
-    socket: socket.socket
-    context: ssl.SSLContext
-
-
-def bind_encrypted(settings: ControlSettings, port: int, closing: AsyncExitStack) -> Encrypted | None:
-    if not settings.listen_host:
-        return None
-    if settings.tls_cert_file is None or settings.tls_key_file is None:
-        raise InvalidRequest("NODESMITH_LISTEN_HOST needs NODESMITH_TLS_CERT_FILE and NODESMITH_TLS_KEY_FILE.")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
-    return Encrypted(closing.enter_context(bind(settings.listen_host, port)), context)
+def _encrypted(settings: ControlSettings, port: int, closing: AsyncExitStack) -> Encrypted | None:
+    cert, key = settings.tls_cert_file, settings.tls_key_file
+    return bind_encrypted(settings.listen_host, port, cert_file=cert, key_file=key, closing=closing)
 
 
 def main() -> None:

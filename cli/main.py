@@ -33,6 +33,7 @@ COMMANDS = {
     "simulate": ("nodesmith.cli.commands.simulate", "Simulate many nodes in one process."),
     "api": ("nodesmith.cli.commands.processes", "Run the HTTP API process."),
     "worker": ("nodesmith.cli.commands.processes", "Run a Temporal worker process."),
+    "gateway": ("nodesmith.cli.commands.processes", "Run the gateway for calls of models."),
     "agent": ("nodesmith.cli.commands.processes", "Run the agent of this node."),
     "secrets": ("nodesmith.cli.commands.secrets", "Create the secret files that docker-compose.yml mounts."),
 }

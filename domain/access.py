@@ -9,6 +9,8 @@ from datetime import datetime
 class Role(enum.StrEnum):
     """Each role includes the permissions of the roles before it."""
 
+    CLIENT = "client"
+    """calls models at the gateway, and nothing else"""
     VIEWER = "viewer"
     """reads"""
     OPERATOR = "operator"

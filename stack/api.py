@@ -14,6 +14,19 @@ _OK = 200
 _REDIRECT = 300
 
 
+def answers_ok(url: str, path: str) -> bool:
+    """Whether a process of ours answers with 200."""
+    address = urlsplit(url)
+    link = http.client.HTTPConnection(address.hostname or "", address.port or 80, timeout=_TIMEOUT)
+    try:
+        link.request("GET", path)
+        return link.getresponse().status == _OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        link.close()
+
+
 class LocalApi:
     """Client of this home's API, authenticated with the admin token."""
 

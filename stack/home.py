@@ -34,6 +34,7 @@ class Connection:
     url: str
     token_file: Path
     temporal_ui_url: str = ""
+    gateway_url: str = ""
     ca_file: Path | None = None
     temporal_address: str = ""
     """of the embedded Temporal server"""
@@ -144,6 +145,7 @@ class Home:
         fields = {
             "url": connection.url,
             "temporal_ui_url": connection.temporal_ui_url,
+            "gateway_url": connection.gateway_url,
             "token_file": str(connection.token_file.relative_to(self.folder)),
         }
         if connection.ca_file is not None:
@@ -163,6 +165,7 @@ class Home:
             url=fields["url"],
             token_file=self.folder / fields["token_file"],
             temporal_ui_url=fields.get("temporal_ui_url", ""),
+            gateway_url=fields.get("gateway_url", ""),
             ca_file=self._optional_path(fields, "ca_file"),
             temporal_address=fields.get("temporal_address", ""),
             temporal_certificates=self._optional_path(fields, "temporal_certificates"),

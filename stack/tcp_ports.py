@@ -34,6 +34,8 @@ class Ports:
     temporal_web: int = 8234
     """the Web UI's server, which only the API connects to"""
     temporal_metrics: int = 9233
+    gateway: int = 8901
+    """calls of models"""
 
 
 def choose(home: Home, base: int | None, note: Callable[[str], None]) -> Ports:

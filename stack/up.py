@@ -1,4 +1,4 @@
-"""Starts and stops the whole system on one machine: servers, api, worker and approved agents."""
+"""Starts and stops the whole system on one machine: servers, api, worker, gateway and approved agents."""
 
 import asyncio
 import errno
@@ -53,6 +53,8 @@ class Ready:
     sign_in_url: str
     sign_in_expires_at: str
     temporal_ui_url: str
+    gateway_url: str
+    """where models are called"""
     token_file: str
     public_url: str
     """for other machines; empty without --listen"""
@@ -102,7 +104,7 @@ class Stack:
         # Loading Python takes as long as starting the servers, so both run in parallel; api and worker wait for the
         # servers. The agents load a little later, so that the API is first, and wait at the barrier until it is ready.
         agents = [plan.agent(number, self._barrier) for number in range(1, self.options.agents + 1)]
-        await self._start_processes(plan.servers(), [plan.api(api.ready), plan.worker()], agents)
+        await self._start_processes(plan.servers(), [plan.api(api.ready), plan.worker(), plan.gateway()], agents)
         self._barrier.open()
         approved = await self._approve_agents(api)
         link = await asyncio.to_thread(api.sign_in_link)
@@ -152,6 +154,7 @@ class Stack:
             url=plan.url,
             token_file=self.home.secret(secrets.ADMIN_TOKEN),
             temporal_ui_url=plan.temporal_ui_url,
+            gateway_url=plan.gateway_url,
             ca_file=ca,
             temporal_address=plan.temporal_address,
             temporal_certificates=plan.temporal_certificates.folder if plan.temporal_certificates else None,
@@ -191,6 +194,7 @@ class Stack:
             sign_in_url=link["url"],
             sign_in_expires_at=link["expires_at"],
             temporal_ui_url=plan.temporal_ui_url,
+            gateway_url=plan.gateway_url,
             token_file=str(self.home.secret(secrets.ADMIN_TOKEN)),
             public_url=plan.public_url,
             logs=str(self.home.logs),

@@ -20,7 +20,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from nodesmith.domain.call_timeout import SharedTimeout
 from nodesmith.domain.errors import InvalidRequest, ServiceUnavailable
 
-HEAD = "2026_11_18_models"
+HEAD = "2026_11_18_client_role"
 """the newest migration; a test checks it"""
 MIGRATION_LOCK = 7_305_001
 EVENT_LOCK = 7_305_002

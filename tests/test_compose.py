@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings
 from nodesmith.agent.settings import AgentSettings
 from nodesmith.cli.main import COMMANDS
 from nodesmith.runtime.keyring import Keyring
+from nodesmith.runtime.gateway_settings import GatewaySettings
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.stack import compose
 from nodesmith.stack.secrets import ORDER_KEYS
@@ -127,7 +128,8 @@ def names_of(settings: type[BaseSettings]) -> set[str]:
 
 @each(CONTROL)
 def test_every_setting_of_the_control_plane_exists(service: dict[str, Any]) -> None:
-    assert set(service["environment"]) <= names_of(ControlSettings)
+    settings = GatewaySettings if service["command"] == ["gateway"] else ControlSettings
+    assert set(service["environment"]) <= names_of(settings)
 
 
 @each(AGENTS)
@@ -179,11 +181,11 @@ def ports(service: dict[str, Any]) -> list[list[str]]:
     return [published.split(":") for published in service.get("ports", [])]
 
 
-def test_only_loopback_is_published_and_only_by_the_gateway() -> None:
+def test_only_loopback_is_published_by_the_proxy_and_the_gateway_of_models() -> None:
     """The Temporal Web UI is therefore reachable only behind the sign-in."""
     published = [port for service in SERVICES.values() for port in ports(service)]
-    assert published == ports(SERVICES["gateway"])
-    assert len(published) == 2
+    assert published == [*ports(SERVICES["gateway"]), *ports(SERVICES["models"])]
+    assert len(published) == 3
     assert all(address == "127.0.0.1" for address, _, _ in published)
 
 
@@ -220,7 +222,7 @@ def needs(name: str) -> set[str]:
 
 def test_every_process_starts_after_all_it_needs() -> None:
     for name in CONTROL:
-        assert {"postgres", "nats", "temporal"} <= needs(name)
+        assert ({"postgres"} if name == "models" else {"postgres", "nats", "temporal"}) <= needs(name)
     for name in AGENTS:
         assert set(API) | {"gateway"} <= needs(name)
 

@@ -1,4 +1,4 @@
-"""`nodesmith api`, `worker` and `agent`: each runs one process, configured by the environment."""
+"""`nodesmith api`, `worker`, `gateway` and `agent`: each runs one process, configured by the environment."""
 
 import asyncio
 import importlib
@@ -18,6 +18,7 @@ from nodesmith.runtime import process_start
 def register(app: typer.Typer) -> None:
     app.command("api")(api)
     app.command("worker")(worker)
+    app.command("gateway")(gateway)
     agents = typer.Typer(rich_markup_mode=None, invoke_without_command=True, epilog=_agent_settings())
     agents.callback()(agent)
     agents.command("join")(join)
@@ -43,6 +44,14 @@ def worker() -> None:
     Settings are NODESMITH_* variables: docs/reference/settings.md lists them.
     """
     run("nodesmith.workers.main")
+
+
+def gateway() -> None:
+    """Run the gateway, which receives calls of models, until SIGTERM. Several gateways can serve side by side.
+
+    Settings are NODESMITH_* variables: docs/reference/settings.md lists them.
+    """
+    run("nodesmith.gateway.main")
 
 
 def agent(context: typer.Context) -> None:

@@ -42,7 +42,10 @@ def create(
         str, typer.Argument(metavar="NAME", help="Name of its user, shown as the actor.", show_default=False)
     ],
     *,
-    role: Annotated[Role, typer.Option("--role", help="viewer: read; operator: run operations; admin: everything.")],
+    role: Annotated[
+        Role,
+        typer.Option("--role", help="client: call models; viewer: read; operator: run operations; admin: everything."),
+    ],
     ttl: Annotated[str, typer.Option("--ttl", help="How long it is valid: 12h, 90d, or never.")] = "90d",
     reason: Reason = "",
     link: Link,

@@ -47,7 +47,7 @@ Listen = Annotated[
     typer.Option(
         "--listen",
         metavar="ADDR",
-        help="Open API, Temporal Web UI and NATS to other machines on this address, with TLS.",
+        help="Open API, gateway, Temporal Web UI and NATS to other machines on this address, with TLS.",
         show_default=False,
     ),
 ]
@@ -78,7 +78,7 @@ def up(
     detach: Detach = False,
     as_json: Json = False,
 ) -> None:
-    """Start the whole system on this machine: servers, API, worker and local agents."""
+    """Start the whole system on this machine: servers, API, worker, gateway and local agents."""
     if allow_uri is not None:
         os.environ["NODESMITH_URI_INSTALLS"] = allow_uri  # the api inherits it
     options = Options(find_home(home), agents, port_base, listen)
@@ -125,6 +125,7 @@ def _collect_status(place: Home) -> dict[str, Any]:
         "pid": pid,
         "url": connection.url if connection else "",
         "temporal_ui_url": connection.temporal_ui_url if connection else "",
+        "gateway_url": connection.gateway_url if connection else "",
         "processes": [asdict(process) for process in record.read_current(place.processes_file)] if running else [],
         **found,
         "logs": str(place.logs),
@@ -141,6 +142,7 @@ def _print_status(place: Home, found: dict[str, Any]) -> None:
 def render_status(console: Console, place: Home, found: dict[str, Any]) -> None:
     """Print the status; addresses and paths are not wrapped, so that they can be copied."""
     header = f"Nodesmith runs on {place.folder} (pid {found['pid']}), API at {found['url']}"
+    header += f", models at {found['gateway_url']}/v1" if found.get("gateway_url") else ""
     console.print(escape(header), soft_wrap=True)
     console.print(board.table(record.read_current(place.processes_file)))
     for line in (*board.summary_lines(found), f"Logs in {found['logs']}"):

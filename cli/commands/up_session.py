@@ -82,6 +82,7 @@ class TerminalView:
         lines = [
             ("API docs", ready["docs_url"]),
             ("Temporal Web UI", ready["temporal_ui_url"]),
+            ("Models (OpenAI)", f"{ready['gateway_url']}/v1"),
             ("Other machines", _invitation(ready)),
             ("Agents", agents or "none"),
             ("Logs", ready["logs"]),

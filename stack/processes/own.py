@@ -1,4 +1,4 @@
-"""Nodesmith's own processes, as children of the stack: api, worker and agents."""
+"""Nodesmith's own processes, as children of the stack: api, worker, gateway and agents."""
 
 import asyncio
 import os
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nodesmith.runtime.process_start import WHEN_TOLD
+from nodesmith.stack.api import answers_ok
 from nodesmith.stack.certificates import CA_LIFETIME, Certificates
 from nodesmith.stack.home import Home
 from nodesmith.stack.listening import Listen
@@ -107,11 +108,20 @@ class StackPlan:
         return self.listen.url("https", self.ports.api) if self.listen else ""
 
     @property
+    def gateway_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.ports.gateway}"
+
+    @property
+    def public_gateway_url(self) -> str:
+        """URL of the gateway for other machines; empty without --listen."""
+        return self.listen.url("https", self.ports.gateway) if self.listen else ""
+
+    @property
     def open_ports(self) -> list[int]:
         """Ports that --listen opens for other machines."""
         nats = [] if self.external.nats_url else [self.ports.nats]
         temporal_ui = [] if self.external.temporal_address else [self.ports.temporal_ui]
-        return [self.ports.api, *nats, *temporal_ui]
+        return [self.ports.api, self.ports.gateway, *nats, *temporal_ui]
 
     @property
     def certificates(self) -> Certificates:
@@ -159,6 +169,18 @@ class StackPlan:
             self._control_plane_settings(),
             is_ready=is_ready,
         )
+
+    def gateway(self) -> PythonProcess:
+        environment = {
+            **self._control_plane_settings(),
+            "NODESMITH_GATEWAY_HOST": LOOPBACK,
+            "NODESMITH_GATEWAY_PORT": str(self.ports.gateway),
+        }
+        log = self.home.log("gateway")
+        return PythonProcess("gateway", "nodesmith.gateway.main", log, environment, is_ready=self._is_gateway_ready)
+
+    def _is_gateway_ready(self) -> bool:
+        return answers_ok(self.gateway_url, "/readyz")
 
     def _is_worker_polling(self) -> bool:
         return self._temporal().has_worker(WORKER_QUEUE)

@@ -12,10 +12,11 @@ import httpx2
 
 from nodesmith.api.assembly import compose
 from nodesmith.api.dependencies import Dependencies
-from nodesmith.api.main import ApiServer, bind
+from nodesmith.api.main import ApiServer
 from nodesmith.bus.nkeys import KeyPair, Role
 from nodesmith.domain.node import Protocol
 from nodesmith.runtime.keyring import create_keys
+from nodesmith.runtime.listening import bind
 from nodesmith.runtime.settings import ControlSettings
 from tests.deadlines import HANGS_S
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from nodesmith.api.connections import ConnectionLimits, LimitedServer
-from nodesmith.api.main import bind
+from nodesmith.api.connections import LimitedServer
+from nodesmith.runtime.connection_limits import ConnectionLimits
+from nodesmith.runtime.listening import bind
 from tests.api.station import Api
 
 LIMITS = ConnectionLimits(head_bytes=8192, head_s=0.3, body_s=0.3, body_rate=1000, stuck_s=0.3)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import httpx2
 import pytest
 
-from nodesmith.api.addresses import network
 from nodesmith.api.login_throttle import LoginFailures
+from nodesmith.runtime.client_addresses import network
 from tests.api.station import ADMIN_TOKEN, REGISTRATION_TOKEN, Api, a_nats_key, bearer, served
 
 

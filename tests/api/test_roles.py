@@ -75,7 +75,7 @@ ANY_ROLE = {
 }
 """changes that concern nobody but the caller"""
 OPEN = {"/healthz", "/readyz", "/sign-in/{code}", "/api/v1/ca.pem", "/api/v1/trust"}
-ROLES = [Role.VIEWER, Role.OPERATOR, Role.ADMIN]
+ROLES = [Role.CLIENT, Role.VIEWER, Role.OPERATOR, Role.ADMIN]
 """from the lowest; said here a second time, so that a wrong comparison in the product is seen"""
 NODE = "node"
 NODES_TOO = {"/artifacts/{file}"}

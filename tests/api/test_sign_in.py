@@ -11,7 +11,8 @@ import httpx2
 import pytest
 
 from nodesmith.api.auth import SESSION_COOKIE, TLS_SESSION_COOKIE
-from nodesmith.api.main import ApiServer, Encrypted, bind
+from nodesmith.api.main import ApiServer
+from nodesmith.runtime.listening import Encrypted, bind
 from nodesmith.runtime.tls_trust import trusting
 from nodesmith.services.access.callers import Access
 from nodesmith.stack.certificates import Certificates

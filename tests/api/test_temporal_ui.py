@@ -13,9 +13,10 @@ from temporalio.client import Client, WorkflowExecutionStatus
 
 from nodesmith.api.auth import SESSION_COOKIE
 from nodesmith.api.dependencies import Dependencies
-from nodesmith.api.main import ApiServer, bind
+from nodesmith.api.main import ApiServer
 from nodesmith.api.temporal_ui import RETURN_COOKIE, allowed_hosts, create_web_ui
 from nodesmith.domain.access import Role
+from nodesmith.runtime.listening import bind
 from tests.api.station import ADMIN_TOKEN, Api, bearer, served
 from tests.servers import TemporalForTests
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from nodesmith.cli.main import COMMANDS, _load
 from nodesmith.cli.option_groups import grouped
 
-PROCESSES = {"up", "down", "status", "api", "worker", "agent", "secrets", "simulate", "demo"}
+PROCESSES = {"up", "down", "status", "api", "worker", "gateway", "agent", "secrets", "simulate", "demo"}
 LOCAL = {"keys init", "backend pack", "galleries keygen", "galleries sign", "galleries rotate"}
 
 

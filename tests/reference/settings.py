@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from nodesmith.agent.settings import AgentSettings
 from nodesmith.contracts.temporal.operations import Policy
+from nodesmith.runtime.gateway_settings import GatewaySettings
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.stack.servers import binaries, isolation
 from tests.reference.markdown import sentence, table
@@ -20,8 +21,8 @@ from tests.reference.markdown import sentence, table
 _INTRODUCTION = """\
 # Settings
 
-Generated from `runtime/settings.py`, `agent/settings.py` and `stack/servers/` by `make reference`. A test fails when
-this page is out of date.
+Generated from `runtime/settings.py`, `runtime/gateway_settings.py`, `agent/settings.py` and `stack/servers/` by
+`make reference`. A test fails when this page is out of date.
 
 Settings are environment variables. Durations are written `90`, `90s`, `15m`, `24h`, `7d`, or in ISO 8601 (`PT15M`);
 sizes are bytes; lists are separated by commas, lists of paths by colons. Secrets are always files.
@@ -47,6 +48,9 @@ MEANINGS = {
     "control_slots": "Short activities that one worker runs at the same time.",
     "node_slots": "Nodes that one worker follows at the same time.",
     "fleet_tick": "How often the fleet monitor looks.",
+    "gateway_host": "The address where the gateway listens.",
+    "gateway_port": "The port where the gateway listens.",
+    "gateway_key_file": "Key of that certificate.",
     "log_level": "DEBUG, INFO or WARNING.",
     "accept_timeout": "How long a node has to accept a command.",
     "heartbeat_timeout": "How long Temporal waits for a worker that follows a node, before another one attaches.",
@@ -72,6 +76,7 @@ def page() -> str:
             *_section("Embedded servers (`nodesmith up`)", _embedded()),
             *_section("Control plane (`nodesmith api`, `nodesmith worker`)", _rows(ControlSettings, "NODESMITH_")),
             *_section("Limits of operations", _rows(Policy, "NODESMITH_POLICY__")),
+            *_section("Gateway (`nodesmith gateway`)", _rows(GatewaySettings, "NODESMITH_")),
             *_section("Agent (`nodesmith agent`)", _rows(AgentSettings, "NODESMITH_AGENT_")),
         ]
     )

@@ -39,6 +39,7 @@ def free_base() -> int:
 
 def test_the_defaults_are_the_documented_ones_and_lie_below_the_ephemeral_range():
     assert astuple(Ports())[:5] == (8900, 7233, 8233, 4222, 15432)
+    assert Ports().gateway == 8901
     assert max(astuple(Ports())) <= HIGHEST_DEFAULT
 
 
@@ -48,8 +49,8 @@ def test_taken_port_moves_to_the_next_free_one_and_is_stored(
     monkeypatch.setattr(tcp_ports, "PATIENCE", 0.1)
     notes: list[str] = []
     first = tcp_ports.choose(home, free_base, note=notes.append)
-    moved = replace(first, api=first.temporal_metrics + 2)  # the next one that no other listener of ours has
-    with listening(first.api), listening(first.temporal_metrics + 1):
+    moved = replace(first, api=first.gateway + 2)  # the next one that no other listener of ours has
+    with listening(first.api), listening(first.gateway + 1):
         assert tcp_ports.choose(home, None, note=notes.append) == moved
     assert tcp_ports.choose(home, None, note=notes.append) == moved
     assert notes == [f"port {first.api} is taken: api listens on {moved.api}"]

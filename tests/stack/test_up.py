@@ -35,7 +35,7 @@ from tests.stack.waiting import until
 pytestmark = pytest.mark.private_stack
 
 SERVERS = {"postgres", "nats", "temporal"}
-CONTROL = {"api", "worker"}
+CONTROL = {"api", "worker", "gateway"}
 NOBODY = 65534
 
 

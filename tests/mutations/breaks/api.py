@@ -40,7 +40,7 @@ API = (
     Break(
         rules("api"),
         "one address may have every connection",
-        "nodesmith.api.connections:OpenConnections.acquire",
+        "nodesmith.runtime.connection_limits:OpenConnections.acquire",
         lambda original, self, address: original(self, address) or True,
         tests=("test_connection_above_the_limit_gets_a_503_and_is_closed",),
         limit_s=60,
