@@ -29,7 +29,6 @@ from nodesmith.agent.operations.version_switch import VersionSwitch
 from nodesmith.agent.run.accounts import account_of
 from nodesmith.agent.run.backend_processes import RunningProcesses
 from nodesmith.agent.run.confinement import Confinement
-from nodesmith.agent.run.tcp_ports import Ports
 from nodesmith.agent.run.replica_reports import ReplicaReporter
 from nodesmith.agent.run.running_models import AgentModels
 from nodesmith.agent.run.supervisor import Supervisor, SupervisorRules

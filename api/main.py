@@ -16,10 +16,8 @@ from nodesmith.api.assembly import compose
 from nodesmith.api.connections import LimitedServer
 from nodesmith.api.dependencies import Dependencies
 from nodesmith.api.temporal_ui import allowed_hosts, create_web_ui
-from nodesmith.domain.errors import ForeignRoot, InvalidRequest, NodesmithError
-from nodesmith.runtime import log_setup, process_exit
 from nodesmith.domain.errors import ForeignRoot, NodesmithError
-from nodesmith.runtime import logs, process_exit
+from nodesmith.runtime import log_setup, process_exit
 from nodesmith.runtime.connection_limits import ConnectionLimits
 from nodesmith.runtime.listening import HANDSHAKE_S, Encrypted, bind, bind_encrypted
 from nodesmith.runtime.settings import ControlSettings

@@ -17,7 +17,6 @@ from nodesmith.runtime.monitor_run import MODEL_SCHEDULER, MonitorRun
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.services.batches.repair import BatchRepair
-from nodesmith.services.nodes.identity_claims import DuplicateIdentities
 from nodesmith.services.models.scheduler import ModelScheduler
 from nodesmith.services.nodes.identity_claims import DuplicateIdentities
 from nodesmith.services.nodes.inventory import Inventory

@@ -17,7 +17,7 @@ from nodesmith.gateway.route_feed import RouteFeed
 from nodesmith.gateway.routes import RouteLimits, RouteTable
 from nodesmith.gateway.server import Gateway
 from nodesmith.gateway.upstream import UpstreamPool
-from nodesmith.runtime import logs, process_exit
+from nodesmith.runtime import log_setup, process_exit
 from nodesmith.runtime.client_addresses import proxies
 from nodesmith.runtime.connection_limits import ConnectionLimits, OpenConnections
 from nodesmith.runtime.gateway_settings import GatewaySettings
@@ -112,7 +112,7 @@ def _forwarder_tls(settings: GatewaySettings) -> ForwarderTls | None:
 
 def main() -> None:
     settings = GatewaySettings()
-    logs.configure(settings.log_level)
+    log_setup.configure(settings.log_level)
     process_exit.run(lambda stop: serve(settings, stop), loop_factory=uvloop.new_event_loop)
 
 

@@ -15,8 +15,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
-from nodesmith.contracts.nats.messages import Signed
-from nodesmith.contracts.http.keys import Compared, KeysView, OrderKeyView
 from nodesmith.contracts.nats.orders import Order, OrderKey, Request, TrustChain, TrustList
 from nodesmith.contracts.nats.wire import Signed
 from nodesmith.domain.errors import InvalidRequest, OrderNotSigned, ServiceUnavailable

@@ -18,7 +18,6 @@ from nodesmith.activities.model_scheduler import ModelActivities
 from nodesmith.activities.node import NodeActivities
 from nodesmith.activities.records import RecordActivities
 from nodesmith.activities.watch_operation import WatchActivities
-from nodesmith.bus.nats_credentials import CredentialIssuer
 from nodesmith.bus.heartbeats import HeartbeatSink
 from nodesmith.bus.nats_credentials import CredentialIssuer
 from nodesmith.contracts.temporal import operations as names

@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from nodesmith.agent.forward.control import SOCKET, ControlServer
 from nodesmith.agent.forward.routes import ForwardRoutes
 from nodesmith.agent.forward.server import Forwarder, server_context
-from nodesmith.runtime import logs, process_exit
+from nodesmith.runtime import log_setup, process_exit
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -55,7 +55,7 @@ async def serve(settings: ForwarderSettings, stop: asyncio.Event) -> int:
 
 def main() -> None:
     settings = ForwarderSettings()
-    logs.configure(settings.log_level)
+    log_setup.configure(settings.log_level)
     process_exit.run(lambda stop: serve(settings, stop), loop_factory=uvloop.new_event_loop)
 
 

@@ -8,8 +8,6 @@ import structlog
 
 from nodesmith.agent.link.pinned_trust import KeyExpired, PinnedTrust, UnknownKey
 from nodesmith.agent.operations.used_requests import UsedRequests
-from nodesmith.contracts.nats.messages import Answer, Command, CommandReply, Signed
-from nodesmith.agent.link.pinned_trust import KeyExpired, PinnedTrust, UnknownKey
 from nodesmith.contracts.nats.messages import Answer, Command, CommandReply
 from nodesmith.contracts.nats.orders import Order, Request, SignedCommand
 from nodesmith.contracts.nats.wire import Signed

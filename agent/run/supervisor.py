@@ -13,7 +13,6 @@ from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.agent.run import logs
 from nodesmith.agent.run.backend_process import BackendProcess, ProcessRecord, identity_of
 from nodesmith.agent.run.confinement import Confinement
-from nodesmith.agent.run.health_check import health_route, is_healthy
 from nodesmith.agent.run.health_check import health_route, is_healthy, is_ready
 from nodesmith.agent.run.logs import LogRing
 from nodesmith.agent.run.process_records import ProcessRecords

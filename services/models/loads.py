@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.contracts.nats.loads import LoadOrder
 from nodesmith.contracts.temporal.operations import Intent, Limits, OperationInput, OperationRequest, Policy
 from nodesmith.domain.deployment import LoadSpec
@@ -16,6 +15,7 @@ from nodesmith.services.operations.admission import Admission, admissible, known
 from nodesmith.services.operations.intents import Intents
 from nodesmith.services.operations.operation_lock import OperationLock
 from nodesmith.services.ports import Inventory, NodeRegistry
+from nodesmith.services.requested_work import RequestedBackend
 
 SCHEDULER = "model scheduler"
 """who asks for loads, unloads and the backends that they need"""
@@ -73,7 +73,7 @@ class ModelLoads:
             return ""
         if family in {each.family for each in await self.inventory.of_node(node.id)}:
             return ""
-        request = InstallRequest(backend=spec.backend, reason=f"needed to load {spec.model}")
+        request = RequestedBackend(backend=spec.backend, reason=f"needed to load {spec.model}")
         try:
             return (await self.admission.ask(Kind.INSTALL, node.id, request, actor=SCHEDULER)).op_id
         except OperationConflict as conflict:

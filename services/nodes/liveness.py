@@ -14,7 +14,6 @@ from nodesmith.contracts.temporal.operations import Run
 from nodesmith.domain.errors import NoAnswer, NodeAway, NodesmithError, ServiceUnavailable
 from nodesmith.domain.node import ReportingNode
 from nodesmith.domain.operation import ENDED, Operation
-from nodesmith.services.nodes.identity_claims import DuplicateIdentities
 from nodesmith.domain.replica import ReplicaState
 from nodesmith.services.models.ports import ReplicaRecords
 from nodesmith.services.nodes.identity_claims import DuplicateIdentities

@@ -41,6 +41,7 @@ class AcceptedOperation:
     repeated: bool = False
     """a repeated request with the same idempotency key: this is the first answer"""
 
+
 LOST_REPLICA = timedelta(minutes=2)
 """how long a load waits for a node that went away: then the model scheduler looks for another one"""
 

@@ -21,9 +21,6 @@ from sqlalchemy import (
     tuple_,
 )
 
-from nodesmith.contracts.nats.messages import Installed, Progress, Signed
-from nodesmith.contracts.http.operation_groups import OperationFilter
-from nodesmith.contracts.http.operations import OperationScope
 from nodesmith.contracts.nats.messages import Installed, Progress
 from nodesmith.contracts.nats.orders import Order
 from nodesmith.contracts.nats.wire import Signed

@@ -6,9 +6,8 @@ from pydantic_core import to_json
 from sqlalchemy import func, select, text, update
 
 from nodesmith.contracts.nats.orders import Order
-from nodesmith.domain.operation import ENDED, OPEN
 from nodesmith.contracts.nats.wire import Signed
-from nodesmith.domain.operation import OPEN
+from nodesmith.domain.operation import ENDED, OPEN
 from nodesmith.store.database import Database
 from nodesmith.store.tables.core import OperationRow, OrderRow, one_of
 

@@ -20,7 +20,7 @@ from tests import servers
 from tests.fakes.batch_activities import Fleet
 from tests.fakes.batch_activities import start as start_batch
 from tests.fakes.batch_activities import worker_of as batch_worker_of
-from tests.fakes.operation_activities import Station, deaf_run, start, worker_of
+from tests.fakes.operation_activities import ECHO, Station, deaf_run, start, worker_of
 from tests.replay.scenarios import (
     AT_ONCE,
     BATCH_SCENARIOS,
@@ -34,10 +34,6 @@ from tests.replay.scenarios import (
     Scenario,
     batch_went_on_in_a_later_run,
 )
-from tests.fakes.batch_activities import Fleet
-from tests.fakes.batch_activities import start as start_batch
-from tests.fakes.batch_activities import worker_of as batch_worker_of
-from tests.fakes.operation_activities import ECHO, Station, deaf_run, start, worker_of
 
 HISTORIES = Path(__file__).parent / "histories"
 

@@ -33,8 +33,6 @@ from nodesmith.contracts.temporal.operations import (
 )
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Reason, State
-from tests.fakes.batch_activities import Fleet, Handle
-from tests.fakes.operation_activities import QUICK, Operation
 from nodesmith.services.operations.admission import operation_policy
 from tests.fakes.batch_activities import Fleet, Handle
 from tests.fakes.operation_activities import LOAD, QUICK, UNLOAD, Operation

@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from nodesmith.contracts.http.nodes import DrainPolicy
-from nodesmith.contracts.http.operation_groups import OperationFilter
-from nodesmith.contracts.http.operations import InstallRequest, OperationScope
 from nodesmith.contracts.nats.loads import LoadOrder
 from nodesmith.contracts.nats.messages import Installed, Outcome, Result
 from nodesmith.contracts.temporal.dispatch import Ended, NodeUnreachable

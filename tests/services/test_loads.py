@@ -6,8 +6,6 @@ from datetime import timedelta
 import pytest
 from temporalio.contrib.pydantic import pydantic_data_converter
 
-from nodesmith.contracts.http.nodes import DrainPolicy
-from nodesmith.contracts.http.operations import InstallRequest
 from nodesmith.contracts.nats.loads import ReplicaReport
 from nodesmith.contracts.nats.messages import Installed, Outcome, Result
 from nodesmith.contracts.nats.presence import Heartbeat
@@ -17,7 +15,7 @@ from nodesmith.domain.deployment import LoadSpec, ModelFile
 from nodesmith.domain.errors import InvalidRequest, NodeCannot, NodeDrained, NotRetryable, OperationConflict
 from nodesmith.domain.identity import new_op_id
 from nodesmith.domain.kinds import Kind
-from nodesmith.domain.node import Node, Protocol
+from nodesmith.domain.node import DrainPolicy, Node, Protocol
 from nodesmith.domain.operation import Reason, State
 from nodesmith.domain.replica import Replica, ReplicaState, ReportedReplica
 from nodesmith.runtime.temporal import TemporalRuns
@@ -28,14 +26,15 @@ from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.nodes.liveness import REPEAT_REPORT, Liveness
 from nodesmith.services.operations.admission import Admission
 from nodesmith.services.operations.verified_records import VerifiedRecords
+from nodesmith.services.requested_work import RequestedBackend
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
 from nodesmith.store.nodes.lifecycle import NodeLife
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from nodesmith.store.operations.permits import PermitTable
-from tests.services.conftest import Join, now
 from tests.fakes.node_link import AcceptingProofs, SimulatedLink, SimulatedPresence
+from tests.services.conftest import Join, now
 from tests.services.replica_records import RecordedReplicas
 from tests.store.transitions import transition
 
@@ -147,7 +146,7 @@ async def test_replicas_of_one_backend_do_not_lock_each_other(
     first, second = a_replica(node), a_replica(node, index=1)
     await loads.start_load(first, SPEC)
     await loads.start_load(second, SPEC)
-    await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo"), actor="ada")
+    await admission.ask(Kind.INSTALL, node.id, RequestedBackend(backend="echo"), actor="ada")
     states = await admission.operations.states([first.op_id, second.op_id])
     assert set(states) == {first.op_id, second.op_id}
 
@@ -187,7 +186,7 @@ async def test_a_load_waits_for_whatever_installs_the_backend_already(
 ) -> None:
     node = await join()
     await has_backend(inventory, node)
-    forced = await admission.ask(Kind.INSTALL, node.id, InstallRequest(backend="echo", force=True), actor="ada")
+    forced = await admission.ask(Kind.INSTALL, node.id, RequestedBackend(backend="echo", force=True), actor="ada")
     await admission.operations.record(
         transition(await _request(admission, forced.op_id), State.RUNNING, seq=1, dispatched_at=now())
     )
@@ -308,7 +307,7 @@ async def test_the_end_of_a_load_or_unload_reaches_its_replica(
         case Kind.UNLOAD:
             await loads.start_unload(replica)
         case _:
-            accepted = await admission.ask(kind, node.id, InstallRequest(backend="echo"), actor="ada")
+            accepted = await admission.ask(kind, node.id, RequestedBackend(backend="echo"), actor="ada")
             replica = replace(replica, op_id=accepted.op_id)
     outcome = None
     if state is State.SUCCEEDED:
