@@ -17,6 +17,7 @@ from nodesmith.api.views.deployments import (
     planned_move,
     replica_view,
 )
+from nodesmith.api.views.shapes import view_of
 from nodesmith.contracts.http.deployments import (
     AcquireBody,
     DeploymentDetail,
@@ -35,6 +36,7 @@ from nodesmith.contracts.http.deployments import (
 from nodesmith.contracts.http.shared import Message, Page
 from nodesmith.domain.deployment import LONGEST_NAME
 from nodesmith.domain.model_errors import NoReplica, UnknownModel
+from nodesmith.services.models.deploying import RequestedDeployment
 
 router = APIRouter(prefix="/api/v1", tags=["deployments"], dependencies=[Depends(viewer)])
 
@@ -57,7 +59,7 @@ async def diff_deployment(
 ) -> DeploymentDiff:
     """What `PUT` with the same body would change; changes nothing, and refuses what `PUT` would refuse."""
     auditing.record_nothing(request)
-    return await deps.model_service.diff(name, body)
+    return view_of(DeploymentDiff, await deps.model_service.diff(_requested(name, body)))
 
 
 @router.post("/deployments/{name:path}/scale", responses=responses(400, 404))
@@ -143,7 +145,7 @@ async def set_deployment(
     """
     for file in body.files:
         require_uri_right(request, file.uri)
-    deployed = await deps.model_service.deploy(name, body)
+    deployed = await deps.model_service.deploy(_requested(name, body))
     auditing.record(request, target=name, after={"revision": deployed.revision, "backend": body.backend})
     return await _detail(deps, name)
 
@@ -156,6 +158,12 @@ async def delete_deployment(
     await deps.model_service.remove(name)
     auditing.record(request, target=name, **({"reason": reason} if reason else {}))
     return Message(message=f"deployment {name} removed; its replicas are unloaded")
+
+
+def _requested(name: str, body: DeploymentRequest) -> RequestedDeployment:
+    return RequestedDeployment(
+        spec=body.spec(name), rule=body.rule(), expected_revision=body.expected_revision, force=body.force
+    )
 
 
 async def model_load_status(deps: Deps, name: str) -> LoadStatus:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from nodesmith.contracts.http.deployments import DeploymentDiff, DeploymentRequest, FieldChange
 from nodesmith.domain.deployment import Deployment, LoadSpec, Rule, validate_rule, validate_spec
 from nodesmith.domain.errors import UnknownBackend
 from nodesmith.domain.model_errors import NoNodeFits, UnknownModel
@@ -20,6 +19,37 @@ from nodesmith.services.ports import Inventory
 
 _SHOWN = ("backend", "files", "arguments", "environment", "memory", "ready_path", "ready_seconds")
 _RULE = tuple(Rule.__dataclass_fields__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestedDeployment:
+    """What to deploy, and under which conditions."""
+
+    spec: LoadSpec
+    rule: Rule
+    expected_revision: int | None = None
+    """refuse unless this is the current revision; 0: unless the model is new"""
+    force: bool = False
+    """accept it although no registered node can run it now"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldDifference:
+    """One field that a request would change."""
+
+    field: str
+    before: object
+    after: object
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeploymentDifference:
+    """What a request would change."""
+
+    name: str
+    is_new: bool
+    revision: int
+    changes: list[FieldDifference]
 
 
 @dataclass(frozen=True)
@@ -53,15 +83,15 @@ class ModelService:
             raise UnknownModel(f"There is no deployment {name}.", model=name)
         return found
 
-    async def deploy(self, name: str, request: DeploymentRequest) -> Deployment:
+    async def deploy(self, requested: RequestedDeployment) -> Deployment:
         """Store the deployment; the scheduler does the rest."""
-        spec, rule = await self._checked(name, request)
-        return await self.deployments.deploy(spec, rule, expected=request.expected_revision)
+        await self._check(requested)
+        return await self.deployments.deploy(requested.spec, requested.rule, expected=requested.expected_revision)
 
-    async def diff(self, name: str, request: DeploymentRequest) -> DeploymentDiff:
+    async def diff(self, requested: RequestedDeployment) -> DeploymentDifference:
         """What a deployment would change; raises what it would raise."""
-        spec, rule = await self._checked(name, request)
-        return _difference(await self.deployments.find(name), spec, rule)
+        await self._check(requested)
+        return _difference(await self.deployments.find(requested.spec.model), requested.spec, requested.rule)
 
     async def scale(self, name: str, low: int, high: int) -> Deployment:
         """Change how many replicas run; revision and everything else stay."""
@@ -96,16 +126,15 @@ class ModelService:
         node.status = NodeStatus.DRAINING
         return [_move(fleet, models[each.model], each) for each in node.replicas if each.model in models]
 
-    async def _checked(self, name: str, request: DeploymentRequest) -> tuple[LoadSpec, Rule]:
-        spec, rule = request.spec(name), request.rule()
+    async def _check(self, requested: RequestedDeployment) -> None:
+        spec, rule = requested.spec, requested.rule
         validate_spec(spec)
         validate_rule(rule)
         for file in spec.files:
             self.intents.check_uri(file.uri)
         await self._refuse_unknown_backend(spec.backend)
-        if not request.force:
+        if not requested.force:
             _refuse_what_never_fits(spec, rule, await self.snapshots.read())
-        return spec, rule
 
     async def _refuse_unknown_backend(self, backend: str) -> None:
         catalogue = self.intents.catalogue
@@ -145,21 +174,21 @@ def _largest_words(node: PlacementNode) -> str:
     return f"the largest matching node, {node.name}, has {size_words(node.budget)} for models"
 
 
-def _difference(known: Deployment | None, spec: LoadSpec, rule: Rule) -> DeploymentDiff:
+def _difference(known: Deployment | None, spec: LoadSpec, rule: Rule) -> DeploymentDifference:
     changes = []
     for field in _SHOWN:
         before = getattr(known.spec, field) if known else None
         if before != getattr(spec, field):
             changes.append(
-                FieldChange(field=field, before=_shown(field, before), after=_shown(field, getattr(spec, field)))
+                FieldDifference(field=field, before=_shown(field, before), after=_shown(field, getattr(spec, field)))
             )
     is_changed = bool(changes)
     for field in _RULE:
         before = getattr(known, field) if known else None
         if before != getattr(rule, field):
-            changes.append(FieldChange(field=field, before=before, after=getattr(rule, field)))
+            changes.append(FieldDifference(field=field, before=before, after=getattr(rule, field)))
     revision = known.revision if known else 0
-    return DeploymentDiff(name=spec.model, is_new=known is None, revision=revision + is_changed, changes=changes)
+    return DeploymentDifference(name=spec.model, is_new=known is None, revision=revision + is_changed, changes=changes)
 
 
 def _shown(field: str, value: object) -> object:
