@@ -15,7 +15,7 @@ from nodesmith.domain.operation_filter import OperationFilter, OperationScope
 from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.nodes.registration import Registration
 from nodesmith.store.database import Database
-from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.lifecycle import NodeLifecycle
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from tests.fakes.node_link import SimulatedPresence, SimulatedRevocation
@@ -44,7 +44,7 @@ def signals() -> RecordedSignals:
 
 
 @pytest.fixture
-def lifecycle(nodes: Nodes, life: NodeLife, signals: RecordedSignals, presence: SimulatedPresence) -> Lifecycle:
+def lifecycle(nodes: Nodes, life: NodeLifecycle, signals: RecordedSignals, presence: SimulatedPresence) -> Lifecycle:
     return Lifecycle(nodes, life, signals, presence, now, SimulatedRevocation())
 
 

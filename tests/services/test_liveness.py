@@ -31,7 +31,7 @@ from nodesmith.services.nodes.reachability import ReachabilityTracker
 from nodesmith.services.nodes.registration import Registration
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
-from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.lifecycle import NodeLifecycle
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from nodesmith.workers.outcome_bridge import OutcomeBridge
@@ -110,7 +110,7 @@ async def liveness(
     operations: OperationTable,
     wakes: RecordedWakes,
     link: SimulatedLink,
-    life: NodeLife,
+    life: NodeLifecycle,
     presence: SimulatedPresence,
     inventory: InventoryTable,
 ) -> AsyncIterator[Liveness]:
