@@ -30,8 +30,8 @@ def test_secrets_are_left_out(line: str, shown: str) -> None:
 
 SCRIPT = """
 import logging, structlog
-from runtime import logs
-logs.configure()
+from runtime import log_setup
+log_setup.configure()
 structlog.stdlib.get_logger("ours").warning("asked", path="/sign-in/secret-code", name="a\\x1b]0;owned\\x07\\u202e")
 logging.getLogger("library").error("GET %s", "https://h/x?token=secret-code")
 try:

@@ -171,9 +171,9 @@ class Plant:
         assert {row.node_id: row.op_id for row in rows} == planned
         assert {row.state for row in rows} == {State.SUCCEEDED}
         for op_id in planned.values():
-            assert self.done[op_id] == 1, "no node was told twice"
-            told = [event.state for event in await self.operations.timeline(op_id)]
-            assert told.count(State.SUCCEEDED) == 1
+            assert self.done[op_id] == 1, "no node got a second command"
+            reported = [event.state for event in await self.operations.timeline(op_id)]
+            assert reported.count(State.SUCCEEDED) == 1
         view = await self.batches.find(batch_id)
         assert view is not None
         assert (view.state, view.counts) == (BatchState.COMPLETED, {"succeeded": len(planned)})
