@@ -14,7 +14,7 @@ from tests.bus.conftest import StartNode
 
 
 class Ledger:
-    """Takes batches; can be told to fail."""
+    """Takes batches; fails on demand."""
 
     def __init__(self) -> None:
         self.batches: asyncio.Queue[list[Heartbeat]] = asyncio.Queue()

@@ -250,18 +250,18 @@ async def test_missing_worker_is_named_after_half_a_minute_and_never_beside_prog
     request = a_request()
     await operations.insert_queued(transition(request, State.QUEUED, seq=0))
 
-    async def told() -> tuple[str, bool]:
+    async def reported() -> tuple[str, bool]:
         row = await operations.find(request.op_id)
         assert row is not None
         said = describe(row)
         return said.sentence, bool(said.remedy)
 
     clock.forward(seconds=30)
-    assert await told() == ("queued", False)
+    assert await reported() == ("queued", False)
     clock.forward(seconds=1)
-    assert await told() == ("queued: no worker has picked it up", True)
+    assert await reported() == ("queued: no worker has picked it up", True)
     await operations.write_gauges([tick(request.op_id, done=20)])
-    assert await told() == ("queued", False)
+    assert await reported() == ("queued", False)
 
 
 # lists --------------------------------------------------------------------------------------------------------
