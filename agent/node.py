@@ -123,9 +123,8 @@ class Agent:
             checks = OrderVerifier(
                 identity.node_id, self._trust, operations, installer.current_digest, self._used_requests
             )
-            await serve(
-                bus, identity.node_id, AgentHandlers(checks, operations, installer, models, self._receiver(stop_ordered))
-            )
+            handlers = AgentHandlers(checks, operations, installer, models, self._receiver(stop_ordered))
+            await serve(bus, identity.node_id, handlers)
             await serve_models(bus, identity.node_id, SignedModelHandlers(models, checks))
             await answer_presence(bus, identity.node_id, self._boot_id)
             await subscribe_trust_list(bus, identity.node_id, self._watch.notify)
