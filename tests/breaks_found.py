@@ -233,6 +233,13 @@ FOUND: tuple[Break, ...] = (
         tests=("test_addresses_that_are_not_public_are_refused",),
     ),
     Break(
+        rules("sources"),
+        "responses are decoded whatever their encoding",
+        "nodesmith.gallery.source_http:_ENCODINGS",
+        lambda encodings: encodings | {"zstd", "gzip, zstd", "br"},
+        tests=("test_encoding_that_was_not_asked_for_is_not_decoded", "test_index_is_read_plain_or_as_gzip_only"),
+    ),
+    Break(
         rules("registration"),
         "a claimed boot replaces the node that answers",
         "nodesmith.services.nodes.registration:Registration._refuse_rival",
