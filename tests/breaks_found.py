@@ -213,6 +213,14 @@ FOUND: tuple[Break, ...] = (
     ),
     Break(
         rules("readings"),
+        "a heartbeat that cannot be stored takes the others along",
+        "nodesmith.bus.heartbeats:HeartbeatSink._take_singly",
+        _check_nothing,
+        tests=("test_heartbeat_that_cannot_be_stored_costs_no_other_node_its_heartbeat",),
+        waits=True,
+    ),
+    Break(
+        rules("readings"),
         "bytes that are no signature are skipped",
         "nodesmith.bus.signing:_decoded",
         lambda original, text: base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4)),
