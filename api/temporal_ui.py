@@ -131,8 +131,8 @@ class WebUi:
         if who is None:
             return _to_sign_in(request)
         if request.method in _READS:
-            is_told = request.url.path == _SETTINGS and not who.role.includes(Role.OPERATOR)
-            return await (self._read_only_settings() if is_told else self._forward(request, b""))
+            is_read_only = request.url.path == _SETTINGS and not who.role.includes(Role.OPERATOR)
+            return await (self._read_only_settings() if is_read_only else self._forward(request, b""))
         if not token:
             refuse_foreign_pages(request)
         return await self._change(request, who)

@@ -13,7 +13,7 @@ from nodesmith.bus.connection import Bus
 from nodesmith.bus.signed_messages import Signed, unverified
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.presence import Heartbeat
-from nodesmith.domain.errors import BadSignature
+from nodesmith.domain.errors import BadSignature, NodesmithError
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -99,9 +99,20 @@ class HeartbeatSink:
         self._newest.clear()
         try:
             await self._take(batch)
+        except NodesmithError as error:  # a server is away
+            log.warning("heartbeats.not_taken", nodes=len(batch), error=error.message)
+            self._newest = {each.node_id: each for each in batch} | self._newest
         except Exception:
             log.exception("heartbeats.not_taken", nodes=len(batch))
-            self._newest = {each.node_id: each for each in batch} | self._newest
+            await self._take_singly(batch)
+
+    async def _take_singly(self, batch: list[Heartbeat]) -> None:
+        """Deliver one by one after an unexpected error, so that what one node sent costs no other its heartbeat."""
+        for heartbeat in batch:
+            try:
+                await self._take([heartbeat])
+            except Exception:
+                log.exception("heartbeat.dropped", node_id=heartbeat.node_id)
 
     async def _on_heartbeat(self, message: Msg) -> None:
         self._received.setdefault(subjects.node_of(message.subject), deque(maxlen=MOST_UNVERIFIED)).append(message.data)

@@ -42,7 +42,7 @@ from nodesmith.store.models.snapshots import FleetSnapshots
 from nodesmith.store.models.wakeups import PlacementFeed
 from nodesmith.store.nodes.inventory import InventoryTable
 from nodesmith.store.nodes.labels import Labels
-from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.lifecycle import NodeLifecycle
 from nodesmith.store.nodes.nats_credentials import NatsCredentials
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.batches import Batches
@@ -72,8 +72,8 @@ class ControlGraph:
         return Nodes(self.database)
 
     @cached_property
-    def node_life(self) -> NodeLife:
-        return NodeLife(self.database)
+    def node_life(self) -> NodeLifecycle:
+        return NodeLifecycle(self.database)
 
     @cached_property
     def labels(self) -> Labels:

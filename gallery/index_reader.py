@@ -26,7 +26,7 @@ from nodesmith.gallery.registry import basic
 from nodesmith.gallery.signed_index import FOLDER as METADATA
 from nodesmith.gallery.signed_index import LARGEST as METADATA_LIMIT
 from nodesmith.gallery.signed_index import IndexRefused, check, verify
-from nodesmith.gallery.source_http import source_client
+from nodesmith.gallery.source_http import UnusableBody, read_body, source_client
 from nodesmith.gallery.yaml_documents import LARGEST, NotAnIndex
 
 COOLDOWN_S = 600.0
@@ -195,12 +195,10 @@ def _check_status(response: httpx2.Response) -> None:
 
 
 async def _body(response: httpx2.Response, largest: int) -> bytes:
-    read = bytearray()
-    async for block in response.aiter_bytes():
-        read += block
-        if len(read) > largest:
-            raise Unreachable(f"is larger than {largest} bytes")
-    return bytes(read)
+    try:
+        return await read_body(response, largest)
+    except UnusableBody as error:
+        raise Unreachable(str(error)) from error
 
 
 def _read_file(url: str, policy: SourcePolicy, largest: int) -> bytes:

@@ -16,6 +16,7 @@ import structlog
 from nodesmith.contracts.agent_api import SourceAccess
 from nodesmith.gallery import oci
 from nodesmith.gallery.oci import Layer, NotOci, Platform, Reference
+from nodesmith.gallery.source_http import UnusableBody, read_body
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -245,12 +246,10 @@ def _token_in(content: bytes) -> str:
 
 async def _read(response: httpx2.Response, largest: int) -> bytes:
     """Limit the size: manifests and tokens are small."""
-    read = bytearray()
-    async for block in response.aiter_bytes():
-        read += block
-        if len(read) > largest:
-            raise NotOci("The registry's response is too large.")
-    return bytes(read)
+    try:
+        return await read_body(response, largest)
+    except UnusableBody as error:
+        raise NotOci(f"The registry's response {error}.") from error
 
 
 def _unreachable(reference: Reference, error: Exception) -> RegistryFailed:

@@ -19,6 +19,13 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 _ONE_ANSWER = httpx2.Limits(max_keepalive_connections=0)
 """no keep-alive: connections are pooled by address, so one could serve another name of that address"""
 _PORTS = {"http": 80, "https": 443}
+_ACCEPTED = {"Accept-Encoding": "gzip"}
+_ENCODINGS = frozenset({"", "identity", "gzip", "x-gzip", "deflate"})
+"""what is decoded. Empty zstd frames take two seconds for each megabyte and give no bytes that a limit could count."""
+
+
+class UnusableBody(Exception):
+    """The body of a response is too large, or encoded in a way that was not asked for; the text completes "it ..."."""
 
 
 def source_client(
@@ -26,7 +33,20 @@ def source_client(
 ) -> httpx2.AsyncClient:
     """A client that reaches only what the policy allows."""
     transport = SourceTransport(policy, verify=verify, proxy=proxy)
-    return httpx2.AsyncClient(transport=transport, timeout=timeout, max_redirects=5)
+    return httpx2.AsyncClient(transport=transport, timeout=timeout, max_redirects=5, headers=_ACCEPTED)
+
+
+async def read_body(response: httpx2.Response, largest: int) -> bytes:
+    """Read a small body as a whole; raises `UnusableBody`."""
+    encoding = response.headers.get("Content-Encoding", "").strip().lower()
+    if encoding not in _ENCODINGS:
+        raise UnusableBody(f"is encoded as {encoding[:40]!r}, which was not asked for")
+    read = bytearray()
+    async for block in response.aiter_bytes():
+        read += block
+        if len(read) > largest:
+            raise UnusableBody(f"is larger than {largest} bytes")
+    return bytes(read)
 
 
 class SourceTransport(httpx2.AsyncBaseTransport):

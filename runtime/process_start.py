@@ -1,6 +1,6 @@
 """Starts a program for the stack: `python -m nodesmith.runtime.process_start nodesmith.api.main`.
 
-With `--when-told` it loads the program, and runs it when its standard input is closed.
+With `--wait-for-start` it loads the program, and runs it when its standard input is closed.
 """
 
 import gc
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-WHEN_TOLD = "--when-told"
+WAIT_FOR_START = "--wait-for-start"
 _PREFIXES = {"ControlSettings": "NODESMITH_", "AgentSettings": "NODESMITH_AGENT_"}
 
 
@@ -21,7 +21,7 @@ def main() -> None:
         program = importlib.import_module(sys.argv[1])
     gc.freeze()
     gc.enable()
-    if WHEN_TOLD in sys.argv[2:]:
+    if WAIT_FOR_START in sys.argv[2:]:
         sys.stdin.buffer.read()
     run(program.main)
 

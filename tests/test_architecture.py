@@ -137,7 +137,7 @@ def test_the_domain_needs_the_standard_library_only() -> None:
 
 
 BUILDERS = {"api/assembly.py", "workers/main.py"}
-SHARED = ("Nodes", "OperationTable", "Batches", "History", "NodeLife", "InventoryTable", "Lifecycle", "Inventory")
+SHARED = ("Nodes", "OperationTable", "Batches", "History", "NodeLifecycle", "InventoryTable", "Lifecycle", "Inventory")
 
 
 def test_one_place_builds_the_parts_that_api_and_worker_share() -> None:

@@ -34,7 +34,7 @@ class LifecycleChange:
     """ids of the operations that were cancelled"""
 
 
-class NodeLife(Protocol):
+class NodeLifecycle(Protocol):
     """The stored lifecycle of a node, and the operations that a change affects."""
 
     async def drain(self, node_id: str, *, now: datetime) -> None: ...
@@ -71,7 +71,7 @@ class CredentialRevoker(Protocol):
 @dataclass(frozen=True)
 class Lifecycle:
     nodes: NodeRegistry
-    life: NodeLife
+    table: NodeLifecycle
     runs: CancelSignals
     orders: Orders
     clock: Callable[[], datetime]
@@ -82,30 +82,30 @@ class Lifecycle:
     async def drain(self, node: str, *, running: DrainPolicy, actor: str, reason: str = "") -> LifecycleChange:
         """Stop new work. Undispatched operations end; dispatched ones finish or are cancelled, as `running` says."""
         known = await self._known(node)
-        await self.life.drain(known.id, now=self.clock())
-        ending = [row for row in await self.life.open_on(known.id) if _ends_by_drain(row, running)]
+        await self.table.drain(known.id, now=self.clock())
+        ending = [row for row in await self.table.open_on(known.id) if _ends_by_drain(row, running)]
         await self._cancel(ending, Reason.NODE_DRAINED, by=actor, detail=reason)
         return await self._changed(known, "node set to draining", ending)
 
     async def resume(self, node: str) -> LifecycleChange:
         """End a drain; a node that was never approved stays pending."""
         known = await self._known(node)
-        await self.life.resume(known.id, now=self.clock())
+        await self.table.resume(known.id, now=self.clock())
         return await self._changed(known, "node resumed", [])
 
     async def remove(self, node: str, *, actor: str, reason: str = "") -> LifecycleChange:
         """Remove the node and end its operations; the history stays. A process that still runs there is stopped."""
         known = await self._known(node)
-        rows = await self.life.open_on(known.id)
+        rows = await self.table.open_on(known.id)
         await self._end_all(known, rows, actor, reason)
-        await self.life.remove(known.id, now=self.clock())
+        await self.table.remove(known.id, now=self.clock())
         await self._disconnect(known, rows)
         return LifecycleChange(message="node deregistered", cancelled=[row.op_id for row in rows])
 
     async def reset_credential(self, node: str) -> LifecycleChange:
         """Release the name: the next machine that registers under it gets it, and waits for approval."""
         known = await self._known(node)
-        await self.life.reset_credential(known.id, now=self.clock())
+        await self.table.reset_credential(known.id, now=self.clock())
         await self.orders.stop(known.id, StopOrder(why=StopWhy.CREDENTIAL_RESET))
         await self.revocation.enforce()
         outcome = f"the next machine that registers as {known.name} gets the name and waits for approval"
@@ -115,24 +115,24 @@ class Lifecycle:
 
     async def leaving(self, node: Node) -> None:
         """The node announces its shutdown. A reboot is not a drain, so its operations wait for it."""
-        await self.life.leaving(node.id, now=self.clock())
+        await self.table.leaving(node.id, now=self.clock())
 
     async def left(self, node: Node, *, boot_id: str = "") -> None:
-        await self.life.left(node.id, now=self.clock(), boot_id=boot_id)
+        await self.table.left(node.id, now=self.clock(), boot_id=boot_id)
 
     async def stayed(self, node: Node) -> None:
-        await self.life.stayed(node.id)
+        await self.table.stayed(node.id)
 
     async def stop_if_removed(self, node_id: str) -> None:
         """Stop a process that still acts for a removed node."""
-        if node_id in await self.life.removed_among([node_id]):
+        if node_id in await self.table.removed_among([node_id]):
             await self.orders.stop(node_id, StopOrder(why=StopWhy.REMOVED))
 
     # by the fleet monitor -------------------------------------------------------------------------------------
 
     async def sweep(self) -> int:
         """End operations that were admitted during a drain or removal; returns how many."""
-        stranded = await self.life.stranded()
+        stranded = await self.table.stranded()
         for row, is_removed in stranded:
             why = Reason.NODE_REMOVED if is_removed else Reason.NODE_DRAINED
             log.warning("ending a stranded operation", op_id=row.op_id, node=row.node_name, why=why)
@@ -148,7 +148,7 @@ class Lifecycle:
             await self.orders.stop(node.id, StopOrder(why=StopWhy.REMOVED))
 
         async def is_done() -> bool:
-            return not await self.life.open_on(node.id)
+            return not await self.table.open_on(node.id)
 
         if node.protocol is not Wire.LOCALAI and any(row.dispatched_at for row in rows):
             self.revocation.enforce_after(is_done, stop)

@@ -81,4 +81,4 @@ class ReachabilityTracker:
         try:
             await writing
         except NodesmithError as error:
-            log.info("evidence not written; the next heartbeat tells", error=str(error))
+            log.info("evidence not written; the next heartbeat updates it", error=str(error))

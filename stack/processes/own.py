@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nodesmith.runtime.process_start import WHEN_TOLD
+from nodesmith.runtime.process_start import WAIT_FOR_START
 from nodesmith.stack.api import answers_ok
 from nodesmith.stack.certificates import CA_LIFETIME, Certificates
 from nodesmith.stack.home import Home
@@ -79,7 +79,7 @@ class PythonProcess:
         program = Program(self.name, argv, self.log, {**_proxy_bypass(), **self.environment}, self.withheld)
         if self.barrier is None:
             return program
-        return replace(program, argv=(*argv, WHEN_TOLD), stdin=self.barrier.read_end)
+        return replace(program, argv=(*argv, WAIT_FOR_START), stdin=self.barrier.read_end)
 
     async def answers(self) -> bool:
         return await asyncio.to_thread(self.is_ready)

@@ -20,7 +20,7 @@ from nodesmith.store.tables.core import NodeRow, OperationRow, RetiredCredential
 _IS_OPEN = literal_column(one_of("operations.state", OPEN)).is_(True)
 
 
-class NodeLife:
+class NodeLifecycle:
     """Each change is one transaction."""
 
     def __init__(self, database: Database, *, clock: Clock = utc_now) -> None:

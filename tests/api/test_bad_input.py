@@ -113,8 +113,8 @@ async def test_names_and_labels_cannot_contain_terminal_control_characters(api: 
     labelled = await api.http.patch(f"/api/v1/nodes/{node['id']}/labels", json={"zone": f"a{odd}"})
     assert labelled.status_code == 400, labelled.text
     own = {**body, "name": node["name"], "nats_key": node["nats_key"], "labels": {"zone": f"a{odd}"}}
-    told = await api.http.post("/api/node/register", json=own, headers=bearer(node["api_token"]))
-    assert (told.status_code, told.json()["facts"]["field"]) == (400, "labels"), told.text
+    reported = await api.http.post("/api/node/register", json=own, headers=bearer(node["api_token"]))
+    assert (reported.status_code, reported.json()["facts"]["field"]) == (400, "labels"), reported.text
 
 
 HOSTILE_PATHS = [

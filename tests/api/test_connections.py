@@ -20,7 +20,7 @@ HEAD = b"POST / HTTP/1.1\r\nHost: here\r\n"
 
 @dataclass
 class Echo:
-    """An application that says who asked and how much came, and can be told to wait."""
+    """An application that reports the client and the size of the request, and waits on demand."""
 
     may_read: asyncio.Event = field(default_factory=asyncio.Event)
     ends: list[str] = field(default_factory=list)

@@ -54,9 +54,9 @@ async def test_open_stream_gets_a_reset_after_a_restore_and_continues(api: Api, 
         assert [event.number for event in await reader.take(3)] == [kept + 1, kept + 2, kept + 3]
         await restore(database, kept, again=again)
         await happen(api)
-        told = await reader.next()
-        assert (told.kind, told.number) == ("reset", told.data["last_event_id"])
-        assert kept < (told.number or 0) <= kept + again + 1, "what came before it is in what the reader reads anew"
+        reported = await reader.next()
+        assert (reported.kind, reported.number) == ("reset", reported.data["last_event_id"])
+        assert kept < (reported.number or 0) <= kept + again + 1, "what came before it is in what the reader reads anew"
         [last] = await happen(api)
         seen = await reader.next()
         while seen.data["op_id"] != last:
@@ -68,7 +68,7 @@ async def test_reader_with_the_number_of_a_lost_event_gets_a_reset(api: Api, dat
     await happen(api)
     latest = await api.deps.events._feed.latest_id()
     async with reading(api, last_event_id=latest + 7) as reader:
-        told = await reader.next()
-        assert (told.kind, told.number, told.data) == ("reset", latest, {"last_event_id": latest})
+        reported = await reader.next()
+        assert (reported.kind, reported.number, reported.data) == ("reset", latest, {"last_event_id": latest})
         [op_id] = await happen(api)
         assert (await reader.next()).data["op_id"] == op_id

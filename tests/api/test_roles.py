@@ -187,7 +187,7 @@ async def test_each_role_is_admitted_exactly_where_the_table_says(api: Api, toke
     limit = asyncio.Semaphore(8)
 
     async def wrong(verb: str, path: str, whose: str) -> str:
-        """A body of the wrong shape: who is admitted is told so, and changes nothing."""
+        """A body of the wrong shape: an admitted caller gets a 400, and nothing changes."""
         headers = {**bearer(credentials[whose]), "Content-Type": "application/json"}
         async with limit:
             answer = await api.http.request(verb, filled(path), content=b"[]", headers=headers)
@@ -322,7 +322,7 @@ async def test_a_retry_of_an_install_by_uri_needs_the_same_role(api: Api, tokens
     for path in (f"/api/v1/operations/{one.json()['op_id']}/retry", f"/api/v1/batches/{many.json()['batch_id']}/retry"):
         answer = await api.http.post(path, headers=bearer(tokens["operator"]))
         assert (answer.status_code, answer.json()["facts"].get("needed")) == (403, "admin"), answer.text
-        assert (await api.http.post(path)).status_code == 409, "an admin is only told that it is not over yet"
+        assert (await api.http.post(path)).status_code == 409, "an admin gets the answer that it has not ended yet"
 
 
 async def test_the_policy_may_open_installs_by_uri_to_operators(api: Api, tokens: dict[str, str]) -> None:

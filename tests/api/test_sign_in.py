@@ -125,8 +125,8 @@ async def test_signed_out_browser_opens_nothing_even_with_a_copy_of_its_cookie(
     assert (await browser.get("/")).status_code == 401
     async with httpx2.AsyncClient(base_url=api.url, cookies={SESSION_COOKIE: copied}, timeout=30) as thief:
         assert (await thief.get("/api/v1/nodes")).status_code == 401
-    told = (await api.http.get("/api/v1/audit?action=sign-out")).json()["items"]
-    assert told[0]["actor"] == "admin"
+    reported = (await api.http.get("/api/v1/audit?action=sign-out")).json()["items"]
+    assert reported[0]["actor"] == "admin"
 
 
 async def test_only_this_browser_is_signed_out(api: Api, browser: httpx2.AsyncClient) -> None:

@@ -1,4 +1,4 @@
-"""The link comes back by itself, and tells apart what nobody heard from what nobody answered."""
+"""The link reconnects by itself, and distinguishes a missing subscriber from a missing answer."""
 
 import asyncio
 from datetime import timedelta

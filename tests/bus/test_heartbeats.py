@@ -10,11 +10,13 @@ from nodesmith.bus.heartbeats import HeartbeatSink, send_heartbeats
 from nodesmith.bus.signed_messages import Signed
 from nodesmith.contracts.nats import subjects
 from nodesmith.contracts.nats.presence import Heartbeat
+from nodesmith.domain.errors import ServiceUnavailable
+from tests.agent.waiting import until
 from tests.bus.conftest import StartNode
 
 
 class Ledger:
-    """Takes batches; can be told to fail."""
+    """Takes batches; fails on demand."""
 
     def __init__(self) -> None:
         self.batches: asyncio.Queue[list[Heartbeat]] = asyncio.Queue()
@@ -23,7 +25,7 @@ class Ledger:
     async def take(self, batch: list[Heartbeat]) -> None:
         if self.failures:
             self.failures -= 1
-            raise ConnectionError("the database is away")
+            raise ServiceUnavailable("The database is away.")
         self.batches.put_nowait(batch)
 
     async def until(self, wanted: Callable[[list[Heartbeat]], object]) -> list[Heartbeat]:
@@ -82,6 +84,29 @@ async def test_failed_batch_is_delivered_again(control, start_node: StartNode, n
         await control.settle()
         ledger.failures = 1
         assert [each.seq for each in await ledger.until(bool)] == [1]
+    stop.set()
+    await running
+
+
+async def test_heartbeat_that_cannot_be_stored_costs_no_other_node_its_heartbeat(control, start_node: StartNode):
+    """Whatever one node manages to send: the others stay alive."""
+    stop, stored = asyncio.Event(), set[str]()
+    gate = asyncio.Event()
+
+    async def take(batch: list[Heartbeat]) -> None:
+        await gate.wait()
+        if any(each.node_id == "hostile" for each in batch):
+            raise OverflowError("date value out of range")
+        stored.update(each.node_id for each in batch)
+
+    running = asyncio.create_task(HeartbeatSink(control, take, every=0.02).run(stop))
+    with structlog.testing.capture_logs():
+        for name in ("hostile", "one", "another"):
+            await beat_once(bus := await start_node(name), Heartbeat(node_id=name, seq=1))
+            await bus.settle()
+        await control.settle()
+        gate.set()
+        await until(lambda: stored == {"one", "another"})
     stop.set()
     await running
 

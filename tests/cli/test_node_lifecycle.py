@@ -42,5 +42,5 @@ def test_lifecycle_command_sends_the_request_and_prints_the_result(
     asked_verb, asked_path, _, sent = api.asked[0]
     assert (asked_verb, asked_path) == (verb, f"{path}?{query}" if query else path)
     assert (json.loads(sent) if sent else None) == body
-    told = run(api, *command.split(), "a/b", "--json")
-    assert json.loads(told.output) == answer
+    reported = run(api, *command.split(), "a/b", "--json")
+    assert json.loads(reported.output) == answer

@@ -124,8 +124,8 @@ def test_a_name_full_of_markup_is_shown_as_it_is() -> None:
     ],
 )
 def test_a_node_is_shown_with_the_confinement_of_its_backends(missing: list[str], shown: str) -> None:
-    told = BackendConfinement(mode="on", landlock_abi=6, user="agent", missing=missing)
-    view = node("agent-1").model_copy(update={"confinement": told})
+    reported = BackendConfinement(mode="on", landlock_abi=6, user="agent", missing=missing)
+    view = node("agent-1").model_copy(update={"confinement": reported})
     assert any(shown in line for line in drawn(render.facts(nodes.describe(view)), 100))
     assert not any("confinement" in line for line in drawn(render.facts(nodes.describe(node("agent-1"))), 100))
 

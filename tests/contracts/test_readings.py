@@ -119,15 +119,15 @@ def test_heartbeat_without_a_node_is_refused(field: str, identifier: str) -> Non
 
 @pytest.mark.parametrize("message", [Outcome, CommandReply, CancelReply, BackendList])
 def test_error_text_is_truncated(message: type[Outcome]) -> None:
-    told = message.decode(sent(op_id="op", error="no space left on device. " + "x" * 500_000)).error
-    assert (len(told), told[:25], told[-1]) == (4000, "no space left on device. ", "…")
+    reported = message.decode(sent(op_id="op", error="no space left on device. " + "x" * 500_000)).error
+    assert (len(reported), reported[:25], reported[-1]) == (4000, "no space left on device. ", "…")
 
 
 @pytest.mark.parametrize("field", ["backend", "file_name", "current", "total", "family"])
 def test_words_of_a_gauge_are_short(field: str) -> None:
     """Every reader of the event stream gets them."""
-    told = getattr(Progress.decode(sent(op_id="op", **{field: "x" * 500_000})), field)
-    assert (len(told), told[-1]) == (255, "…")
+    reported = getattr(Progress.decode(sent(op_id="op", **{field: "x" * 500_000})), field)
+    assert (len(reported), reported[-1]) == (255, "…")
 
 
 @pytest.mark.parametrize("field", ["name", "family"])

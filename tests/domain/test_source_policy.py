@@ -102,7 +102,7 @@ def test_files_are_read_below_the_folders_that_are_allowed(uri: str) -> None:
 
 
 def test_every_refusal_says_the_same() -> None:
-    """What is refused tells nothing of what is there."""
+    """A refusal does not reveal what exists."""
     said = set()
     for uri in ("file:///etc/shadow", "file:///no/such/file", "oci://127.0.0.1:22/a/b", "http://127.0.0.1:9/x"):
         with pytest.raises(SourceNotAllowed) as refusal:

@@ -122,8 +122,8 @@ async def inventory_is_true(fleet: Fleet) -> None:
     async with asyncio.timeout(60):
         while True:
             answer = await fleet.http.get(f"/api/nodes/{NODE}/backends")
-            told = {backend["family"] for backend in answer.json()} if answer.status_code == 200 else None
-            if told == on_disk(fleet):
+            reported = {backend["family"] for backend in answer.json()} if answer.status_code == 200 else None
+            if reported == on_disk(fleet):
                 return
             await asyncio.sleep(0.2)
 

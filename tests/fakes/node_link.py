@@ -54,13 +54,13 @@ class SimulatedPresence:
 
     def __init__(self) -> None:
         self.there: set[tuple[str, str]] = set()
-        self.told: list[tuple[str, StopOrder]] = []
+        self.stop_orders: list[tuple[str, StopOrder]] = []
 
     async def is_alive(self, node_id: str, boot_id: str) -> bool:
         return (node_id, boot_id) in self.there
 
     async def stop(self, node_id: str, order: StopOrder) -> None:
-        self.told.append((node_id, order))
+        self.stop_orders.append((node_id, order))
 
 
 class AcceptingProofs:

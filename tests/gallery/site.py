@@ -15,6 +15,7 @@ class Page:
     etag: str = '"v1"'
     location: str = ""
     hangs: bool = False
+    encoding: str = ""
 
 
 @dataclass
@@ -41,6 +42,8 @@ def serving() -> Iterator[Site]:
             same = page.status == 200 and self.headers["If-None-Match"] == page.etag
             self.send_response(304 if same else page.status)
             self.send_header("ETag", page.etag)
+            if page.encoding:
+                self.send_header("Content-Encoding", page.encoding)
             if page.location:
                 self.send_header("Location", page.location)
             self.send_header("Content-Length", "0" if same else str(len(page.content)))

@@ -159,7 +159,7 @@ def test_build_fits_the_hardware_in_its_name(name: str, capability: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "capability", "platform", "told"),
+    ("name", "capability", "platform", "reported"),
     [
         ("cuda12-llama", "default", "", Suitability.OVERRIDE),
         ("rocm-llama", "nvidia", "linux/amd64", Suitability.OVERRIDE),
@@ -172,10 +172,10 @@ def test_build_fits_the_hardware_in_its_name(name: str, capability: str) -> None
     ],
 )
 def test_other_hardware_may_be_overridden_another_system_may_not(
-    name: str, capability: str, platform: str, told: Suitability
+    name: str, capability: str, platform: str, reported: Suitability
 ) -> None:
     platforms = ("linux/amd64",) if name == "llama" else ()
-    assert suitability(artifact(name, platforms), capability, platform) is told
+    assert suitability(artifact(name, platforms), capability, platform) is reported
 
 
 def test_a_node_that_does_not_say_what_it_is_counts_by_its_card() -> None:

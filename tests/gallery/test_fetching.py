@@ -1,5 +1,6 @@
 """Reading galleries from real servers that respond correctly, wrongly, or not at all."""
 
+import gzip
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -129,6 +130,16 @@ async def test_endless_index_is_refused_at_the_size_limit(
     site.pages["/big"] = Page(INDEX)
     with pytest.raises(SourceFailed, match="larger than 10 bytes"):
         await harness.read(harness.gallery("/big"), None)
+
+
+async def test_index_is_read_plain_or_as_gzip_only(harness: ReaderHarness, site: Site) -> None:
+    site.pages["/gzip"] = Page(gzip.compress(INDEX), encoding="gzip")
+    assert (await harness.read(harness.gallery("/gzip"), None)).content == INDEX.decode()
+    assert site.seen[-1][1]["accept-encoding"] == "gzip"
+    for encoding in ("zstd", "gzip, zstd", "br"):
+        site.pages["/other"] = Page(b"x", encoding=encoding)
+        with pytest.raises(SourceFailed, match="which was not asked for"):
+            await harness.read(harness.gallery("/other"), None)
 
 
 async def test_host_settings_are_used_and_never_shown(harness: ReaderHarness, site: Site) -> None:

@@ -126,8 +126,8 @@ def test_bad_entry_is_reported_and_the_rest_works(bad: str) -> None:
 
 def test_reasons_are_sentences_for_people() -> None:
     index = read(SOUND + BAD["nothing to install"] + BAD["a name twice"] + BAD["a quote without an end"])
-    told = [(entry.name, entry.line, entry.reason) for entry in index.unusable]
-    assert told == [
+    reported = [(entry.name, entry.line, entry.reason) for entry in index.unusable]
+    assert reported == [
         ("bad", 3, "It has neither a uri nor capabilities, so there is nothing to install."),
         ("SOUND", 5, "The name is taken by the entry in line 1."),
         ("bad", 7, "Found unexpected end of stream (column 1)."),

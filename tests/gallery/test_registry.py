@@ -11,6 +11,8 @@ from nodesmith.gallery.registry import Registry, RegistryFailed
 from tests.agent.registry import Published, publish
 from tests.agent.web import Web, running
 
+EMPTY_FRAME = bytes.fromhex("28b52ffd2000010000")
+"""of zstd"""
 PASSWORD = "Basic YWRhOnMzY3JldA=="
 
 
@@ -89,9 +91,19 @@ async def test_a_token_without_end_is_not_read(web: Web) -> None:
     endless = web.serve("/endless", b'{"token": "' + b"x" * 2_000_000 + b'"}', stops_at=1_000_000)
     async with httpx2.AsyncClient() as http, asyncio.timeout(20):
         registry = Registry(http, username="ada", password="s3cret")
-        with pytest.raises(RegistryFailed, match="too large"):
+        with pytest.raises(RegistryFailed, match="larger than"):
             await registry.authorize(read_reference(published.reference), f'Bearer realm="{web.url}/endless"')
     assert not endless.released.is_set()
+
+
+async def test_encoding_that_was_not_asked_for_is_not_decoded(web: Web) -> None:
+    """Empty zstd frames cost seconds for each megabyte and never reach a limit of decoded bytes."""
+    published = publish(web, [b"layer"], index=False)
+    web.serve("/bomb", EMPTY_FRAME * 200_000, headers={"Content-Encoding": "zstd"})
+    async with httpx2.AsyncClient() as http, asyncio.timeout(20):
+        registry = Registry(http, username="ada", password="s3cret")
+        with pytest.raises(RegistryFailed, match="encoded as 'zstd'"):
+            await registry.authorize(read_reference(published.reference), f'Bearer realm="{web.url}/bomb"')
 
 
 async def test_open_and_closed_ports_give_the_same_error(web: Web) -> None:

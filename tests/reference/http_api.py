@@ -59,13 +59,13 @@ def _group(
 
 
 def _row(verb: str, path: str, operation: dict[str, Any], role: str) -> tuple[str, ...]:
-    told = operation.get("description", "").split("\n\n")[0] or operation["summary"]
+    reported = operation.get("description", "").split("\n\n")[0] or operation["summary"]
     parameters = [each["name"] for each in operation.get("parameters", ()) if each["in"] in ("query", "header")]
     query = ", ".join(f"`{name}`" for name in parameters if name not in _ON_EVERY_CHANGE)
     return (
         f"`{verb} {path}`",
         role,
-        sentence(told),
+        sentence(reported),
         query,
         _body(operation.get("requestBody", {})),
         " ".join(sorted(operation["responses"])),

@@ -85,23 +85,23 @@ def page() -> str:
 def _section(title: str, rows: Any) -> Iterator[str]:
     yield f"## {title}"
     yield ""
-    yield from table(("variable", "default", "meaning"), ((f"`{name}`", shown, told) for name, shown, told in rows))
+    yield from table(("variable", "default", "meaning"), ((f"`{name}`", shown, text) for name, shown, text in rows))
     yield ""
 
 
 def _embedded() -> Iterator[tuple[str, str, str]]:
-    told = "`off` runs Temporal without a network namespace of its own: every program of the machine may then use it."
-    yield isolation.SETTING, isolation.ON, told
+    text = "`off` runs Temporal without a network namespace of its own: every program of the machine may then use it."
+    yield isolation.SETTING, isolation.ON, text
     for name, custom in binaries.CUSTOM_PROGRAMS.items():
         oldest = ".".join(str(part) for part in custom.oldest)
         yield custom.setting, "", f"Absolute path of your own `{name}`, version {oldest} or newer."
 
 
 def _rows(settings: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
-    told = _docstrings(settings)
+    text = _docstrings(settings)
     for name, field in settings.model_fields.items():
         if not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
-            meaning = told.get(name) or MEANINGS.get(name, "")
+            meaning = text.get(name) or MEANINGS.get(name, "")
             yield f"{prefix}{name.upper()}", _default(field), sentence(meaning)
 
 

@@ -178,7 +178,7 @@ async def continued_as_new(operation: Operation) -> None:
     operation.station.is_absent = True
 
 
-async def cancelled_but_never_told(operation: Operation) -> None:
+async def cancelled_without_an_answer(operation: Operation) -> None:
     await operation.begin_on_node()
     await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
     for _ in range(20):
@@ -289,7 +289,7 @@ SCENARIOS: dict[Scenario, Policy] = {
     closed_as_its_row: QUICK,
     continued_as_new: _policy(wait_for_node=timedelta(seconds=2), node_poll=timedelta(seconds=0.1)),
     **dict.fromkeys(OF_A_MODEL, operation_policy(QUICK, Kind.LOAD, Limits())),
-    cancelled_but_never_told: _policy(lost_after=timedelta(seconds=0.3), node_poll=timedelta(seconds=0.1)),
+    cancelled_without_an_answer: _policy(lost_after=timedelta(seconds=0.3), node_poll=timedelta(seconds=0.1)),
 }
 
 

@@ -34,7 +34,7 @@ from nodesmith.store.clock import Clock
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
 from nodesmith.store.nodes.labels import Labels
-from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.lifecycle import NodeLifecycle
 from nodesmith.store.nodes.nats_credentials import NatsCredentials
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.idempotency import IdempotencyKeys
@@ -98,8 +98,8 @@ def operations(database: Database) -> OperationTable:
 
 
 @pytest.fixture
-def life(database: Database) -> NodeLife:
-    return NodeLife(database)
+def life(database: Database) -> NodeLifecycle:
+    return NodeLifecycle(database)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def presence() -> SimulatedPresence:
 
 
 @pytest.fixture
-def lifecycle(nodes: Nodes, life: NodeLife, runs: TemporalRuns, presence: SimulatedPresence) -> Lifecycle:
+def lifecycle(nodes: Nodes, life: NodeLifecycle, runs: TemporalRuns, presence: SimulatedPresence) -> Lifecycle:
     return Lifecycle(nodes, life, runs, presence, now, SimulatedRevocation())
 
 
@@ -120,7 +120,7 @@ def invites_on(database: Database, clock: Clock = now) -> Invites:
 def registration_on(database: Database, presence: SimulatedPresence, clock: Clock = now) -> Registration:
     return Registration(
         nodes=Nodes(database, clock=clock),
-        claims=NodeLife(database),
+        claims=NodeLifecycle(database),
         presence=presence,
         invites=invites_on(database, clock),
         trail=AuditTrail(database, clock=clock),

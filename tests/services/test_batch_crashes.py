@@ -177,8 +177,8 @@ class Plant:
         assert {row.state for row in rows} == {State.SUCCEEDED}
         for op_id in planned.values():
             assert self.done[op_id] == 1, "no node began twice"
-            told = [event.state for event in await self.operations.timeline(op_id)]
-            assert told.count(State.SUCCEEDED) == 1
+            reported = [event.state for event in await self.operations.timeline(op_id)]
+            assert reported.count(State.SUCCEEDED) == 1
         view = await self.batches.find(batch_id)
         assert view is not None
         assert (view.state, view.counts) == (BatchState.COMPLETED, {"succeeded": len(planned)})

@@ -15,7 +15,7 @@ from nodesmith.domain.operation_filter import OperationFilter, OperationScope
 from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.nodes.registration import Registration
 from nodesmith.store.database import Database
-from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.lifecycle import NodeLifecycle
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from tests.fakes.node_link import SimulatedPresence, SimulatedRevocation
@@ -44,7 +44,7 @@ def signals() -> RecordedSignals:
 
 
 @pytest.fixture
-def lifecycle(nodes: Nodes, life: NodeLife, signals: RecordedSignals, presence: SimulatedPresence) -> Lifecycle:
+def lifecycle(nodes: Nodes, life: NodeLifecycle, signals: RecordedSignals, presence: SimulatedPresence) -> Lifecycle:
     return Lifecycle(nodes, life, signals, presence, now, SimulatedRevocation())
 
 
@@ -77,9 +77,9 @@ async def test_drain_ends_undispatched_operations_and_lets_running_ones_finish(
     """S26, R29, H6: waiting operations end at once, and running ones are not interrupted."""
     node = await join()
     begin = {state: await begun(operations, node, state) for state in (State.QUEUED, State.WAITING, State.RUNNING)}
-    told = await lifecycle.drain(node.name, running=DrainPolicy.FINISH, actor="ada", reason="new disks")
-    assert (told.message, told.status) == ("node set to draining", NodeStatus.DRAINING)
-    assert set(told.cancelled) == set(signals.sent) == {begin[State.QUEUED], begin[State.WAITING]}
+    reported = await lifecycle.drain(node.name, running=DrainPolicy.FINISH, actor="ada", reason="new disks")
+    assert (reported.message, reported.status) == ("node set to draining", NodeStatus.DRAINING)
+    assert set(reported.cancelled) == set(signals.sent) == {begin[State.QUEUED], begin[State.WAITING]}
     assert {each.why for each in signals.sent.values()} == {Reason.NODE_DRAINED}
     assert {(each.by, each.detail, each.force) for each in signals.sent.values()} == {("ada", "new disks", False)}
 
@@ -91,8 +91,8 @@ async def test_drain_cancels_running_operations_on_request_except_removals(
     running = await begun(operations, node, State.RUNNING)
     await begun(operations, node, State.RUNNING, Kind.REMOVE)
     still = await begun(operations, node, State.STILL_INSTALLING)
-    told = await lifecycle.drain(node.id, running=DrainPolicy.CANCEL, actor="ada")
-    assert set(told.cancelled) == set(signals.sent) == {running, still}
+    reported = await lifecycle.drain(node.id, running=DrainPolicy.CANCEL, actor="ada")
+    assert set(reported.cancelled) == set(signals.sent) == {running, still}
 
 
 async def test_drain_lasts_until_an_admin_resumes_the_node(
@@ -174,8 +174,8 @@ async def test_removing_a_node_ends_its_operations_and_keeps_their_history(
     node = await join()
     doomed = {await begun(operations, node, state) for state in (State.QUEUED, State.RUNNING, State.CANCELLING)}
     ended = await begun(operations, node, State.SUCCEEDED)
-    told = await lifecycle.remove(node.name, actor="ada", reason="scrapped")
-    assert (told.message, set(told.cancelled)) == ("node deregistered", doomed)
+    reported = await lifecycle.remove(node.name, actor="ada", reason="scrapped")
+    assert (reported.message, set(reported.cancelled)) == ("node deregistered", doomed)
     assert {each.why for each in signals.sent.values()} == {Reason.NODE_REMOVED}
     assert all(each.force for each in signals.sent.values())
     assert await nodes.find(node.id) is None
@@ -197,7 +197,7 @@ async def test_reachable_node_receives_its_cancels_from_the_workflow(
     running = await begun(operations, node, State.RUNNING)
     await lifecycle.remove(node.id, actor="ada")
     assert not signals.sent[running].force
-    assert presence.told == []
+    assert presence.stop_orders == []
 
 
 async def test_credential_of_a_busy_removed_node_is_revoked_after_its_cancels(
@@ -215,14 +215,14 @@ async def test_credential_of_a_busy_removed_node_is_revoked_after_its_cancels(
     assert revocation.enforced == 1
     assert not await is_done()
     await stop()
-    assert [node_id for node_id, _ in presence.told] == [idle.id, busy.id]
+    assert [node_id for node_id, _ in presence.stop_orders] == [idle.id, busy.id]
 
 
 async def test_an_idle_node_is_stopped_at_once(lifecycle: Lifecycle, join: Join, presence: SimulatedPresence) -> None:
     """H8."""
     node = await join()
     await lifecycle.remove(node.id, actor="ada")
-    assert presence.told == [(node.id, StopOrder(why=StopWhy.REMOVED))]
+    assert presence.stop_orders == [(node.id, StopOrder(why=StopWhy.REMOVED))]
 
 
 async def test_nothing_is_removed_while_its_operations_cannot_be_ended(

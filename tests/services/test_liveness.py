@@ -31,7 +31,7 @@ from nodesmith.services.nodes.reachability import ReachabilityTracker
 from nodesmith.services.nodes.registration import Registration
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
-from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.lifecycle import NodeLifecycle
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from nodesmith.workers.outcome_bridge import OutcomeBridge
@@ -110,7 +110,7 @@ async def liveness(
     operations: OperationTable,
     wakes: RecordedWakes,
     link: SimulatedLink,
-    life: NodeLife,
+    life: NodeLifecycle,
     presence: SimulatedPresence,
     inventory: InventoryTable,
 ) -> AsyncIterator[Liveness]:
@@ -220,7 +220,7 @@ async def test_orphan_that_finished_before_its_stop_marks_the_inventory_stale(
 
 
 @pytest.mark.parametrize(
-    ("told", "said", "is_doubted"),
+    ("reported", "said", "is_doubted"),
     [
         (State.FAILED, Result.SUCCEEDED, True),
         (State.SUCCEEDED, Result.SUCCEEDED, False),
@@ -232,14 +232,14 @@ async def test_late_success_after_an_unsuccessful_end_marks_the_inventory_stale(
     operations: OperationTable,
     runs: TemporalRuns,
     inventory: InventoryTable,
-    told: State,
+    reported: State,
     said: Result,
     is_doubted: bool,
 ) -> None:
     """A run was terminated while its node was unreachable; the node continued and reports after it reconnects."""
     node = await join()
     request = a_request(node_id=node.id)
-    await operations.record(transition(request, told))
+    await operations.record(transition(request, reported))
     await inventory.replace(node.id, [], asked_at=now(), boot_id="")
     bridge = OutcomeBridge(operations, runs, inventory)
     await bridge._report(Outcome(op_id=request.op_id, node_id=node.id, result=said))
@@ -266,9 +266,9 @@ async def test_removed_node_that_still_sends_heartbeats_is_stopped(
     """H8."""
     node = await join()
     await lifecycle.remove(node.id, actor="ada")
-    presence.told.clear()
+    presence.stop_orders.clear()
     await hear(liveness, Heartbeat(node_id=node.id, boot_id="b1"), Heartbeat(node_id="of-another-registry"))
-    assert dict(presence.told) == {
+    assert dict(presence.stop_orders) == {
         node.id: StopOrder(why=StopWhy.REMOVED, boot_id="b1"),
         "of-another-registry": StopOrder(why=StopWhy.NOT_KNOWN),
     }
@@ -284,7 +284,7 @@ async def test_registered_process_stays_the_node_when_another_sends_heartbeats(
     for boot_id in ("first", "copy", "first", "copy"):
         await hear(liveness, Heartbeat(node_id=node_id, boot_id=boot_id))
     stop = StopOrder(why=StopWhy.IDENTITY_IN_USE, boot_id="copy")
-    assert presence.told == [(node_id, stop), (node_id, stop)]
+    assert presence.stop_orders == [(node_id, stop), (node_id, stop)]
     seen = await nodes.find(node_id)
     assert seen is not None
     assert (seen.boot_id, seen.rival_seen_at is not None) == ("first", True)
@@ -301,7 +301,7 @@ async def test_unregistered_process_is_adopted_once_the_old_one_is_gone(
         await hear(liveness, Heartbeat(node_id=node_id, boot_id="second"))
     seen = await nodes.find(node_id)
     assert seen is not None
-    assert (seen.boot_id, seen.status, presence.told) == ("second", NodeStatus.HEALTHY, [])
+    assert (seen.boot_id, seen.status, presence.stop_orders) == ("second", NodeStatus.HEALTHY, [])
 
 
 async def test_process_with_a_reset_credential_is_stopped_at_its_next_heartbeat(
@@ -309,9 +309,9 @@ async def test_process_with_a_reset_credential_is_stopped_at_its_next_heartbeat(
 ) -> None:
     node = await join()
     await lifecycle.reset_credential(node.id)
-    presence.told.clear()
+    presence.stop_orders.clear()
     await hear(liveness, Heartbeat(node_id=node.id, boot_id="old"))
-    assert presence.told == [(node.id, StopOrder(why=StopWhy.CREDENTIAL_RESET, boot_id="old"))]
+    assert presence.stop_orders == [(node.id, StopOrder(why=StopWhy.CREDENTIAL_RESET, boot_id="old"))]
     seen = await nodes.find(node.id)
     assert seen is not None
     assert seen.boot_id == ""

@@ -25,7 +25,7 @@ from nodesmith.domain.node import DrainPolicy, NodeStatus
 from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.nodes.registration import CONNECT_TIMEOUT, Registration
 from nodesmith.store.database import Database
-from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.lifecycle import NodeLifecycle
 from nodesmith.store.nodes.nodes import Nodes
 from tests.databases import migrated_template
 from tests.fakes.node_link import SimulatedPresence, SimulatedRevocation
@@ -50,7 +50,7 @@ class World:
         self.clock = SetClock()
         self.database = self.run(self._open(url))
         self.nodes = Nodes(self.database, clock=self.clock)
-        life, self.presence = NodeLife(self.database), SimulatedPresence()
+        life, self.presence = NodeLifecycle(self.database), SimulatedPresence()
         self.lifecycle = Lifecycle(
             self.nodes, life, RecordedSignals(), self.presence, self.clock, SimulatedRevocation()
         )

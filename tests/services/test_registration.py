@@ -248,7 +248,7 @@ async def test_a_reset_frees_the_name_for_another_machine_that_has_to_be_approve
     old = await registration.register(request, bearer=TOKEN)
     await registration.approve(old.id)
     assert "waits for approval" in (await lifecycle.reset_credential(request.name)).message
-    assert presence.told == [(old.id, StopOrder(why=StopWhy.CREDENTIAL_RESET))]
+    assert presence.stop_orders == [(old.id, StopOrder(why=StopWhy.CREDENTIAL_RESET))]
     with pytest.raises(NodeRemoved, match="released"):
         await registration.register(request, bearer=old.api_token or "")
     with pytest.raises(NotSignedIn):
@@ -348,15 +348,15 @@ async def test_new_nats_key_revokes_the_credential_of_the_old_one(
     database: Database, presence: SimulatedPresence
 ) -> None:
     """A machine was set up again: the credential of the old installation is revoked."""
-    told = SimulatedRevocation()
-    registration = replace(registration_on(database, presence), revocation=told)
+    reported = SimulatedRevocation()
+    registration = replace(registration_on(database, presence), revocation=reported)
     request = a_node()
     first = await registration.register(request, bearer=TOKEN)
     await registration.approve(request.name)
     await registration.register(request, bearer=first.api_token or "")
-    assert told.enforced == 0
+    assert reported.enforced == 0
     await registration.register(request.model_copy(update={"nats_key": a_nats_key()}), bearer=first.api_token or "")
-    assert told.enforced == 1
+    assert reported.enforced == 1
     async with NatsCredentials(database).revoked(now()) as revoked:
         assert request.nats_key in revoked
 

@@ -172,17 +172,17 @@ async def test_open_run_with_ended_or_missing_row_is_signalled(
     await runs.start(OperationInput(request=missing), intent="i")
     long_ago = now() - 2 * CLOSE_TIMEOUT
     await operations.record(transition(request, State.CANCELLED, run_id=ended.run_id, ended_at=long_ago))
-    told: list[str] = []
+    reported: list[str] = []
 
     class Telling(TemporalRuns):
         async def report_row_end(self, workflow_id: str, op_id: str) -> None:
-            told.append(op_id)
+            reported.append(op_id)
 
     telling = replace(repair, runs=Telling(client, queue=runs.queue))
 
     async def look() -> set[str]:
         await telling.once()
-        return set(told)
+        return set(reported)
 
     await until(look, lambda seen: seen >= {ended.op_id, missing.op_id})
-    assert untouched.op_id not in told
+    assert untouched.op_id not in reported

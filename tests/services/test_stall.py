@@ -15,7 +15,7 @@ from nodesmith.services.nodes.identity_claims import DuplicateIdentities
 from nodesmith.services.nodes.liveness import Liveness
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
-from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.lifecycle import NodeLifecycle
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from tests.deadlines import HANGS_S
@@ -42,7 +42,7 @@ class ControlPlane:
         self.clock = SetClock()
         self.nodes = Nodes(database, clock=self.clock)
         self._bus = bus
-        duplicates = DuplicateIdentities(NodeLife(database), SimulatedPresence())
+        duplicates = DuplicateIdentities(NodeLifecycle(database), SimulatedPresence())
         operations, inventories = OperationTable(database), InventoryTable(database)
         self._liveness = Liveness(
             self.nodes, operations, RecordedWakes(), SimulatedLink(), duplicates, inventories, self.clock

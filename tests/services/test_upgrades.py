@@ -76,9 +76,9 @@ def on(node: str, name: str, version: str = "", digest: str = "", *, is_meta: bo
 
 async def test_other_gallery_version_is_an_upgrade_for_nodes_without_it(catalogue: Catalogue) -> None:
     upgrades = await fleet_of(catalogue, on("n1", "tool", "1"), on("n2", "tool", "1"), on("n3", "tool", "2")).list()
-    told = upgrades["tool"]
-    assert (told.installed_version, told.available_version, told.nodes) == ("1", "2", ["n1", "n2"])
-    assert [drift.node_name for drift in told.node_drift] == ["n3"]
+    reported = upgrades["tool"]
+    assert (reported.installed_version, reported.available_version, reported.nodes) == ("1", "2", ["n1", "n2"])
+    assert [drift.node_name for drift in reported.node_drift] == ["n3"]
 
 
 async def test_a_node_that_does_not_say_its_version_is_behind(catalogue: Catalogue) -> None:
@@ -89,9 +89,9 @@ async def test_without_versions_the_digest_of_the_tag_decides(catalogue: Catalog
     """Contract 6.4, and #11024: not filtered by the hardware of the control plane, which has no GPU."""
     n1, n2 = on("n1", "cuda12-engine", digest=OLD), on("n2", "cuda12-engine", digest=OLD)
     assert await fleet_of(catalogue, n1, n2, tag=OLD).list() == {}
-    told = (await fleet_of(catalogue, n1, n2, tag=NEW).list())["cuda12-engine"]
-    assert (told.installed_digest, told.available_digest) == (OLD.removeprefix("sha256:"), NEW)
-    assert (told.nodes, told.checked_at, told.family) == (["n1", "n2"], NOW, "engine")
+    reported = (await fleet_of(catalogue, n1, n2, tag=NEW).list())["cuda12-engine"]
+    assert (reported.installed_digest, reported.available_digest) == (OLD.removeprefix("sha256:"), NEW)
+    assert (reported.nodes, reported.checked_at, reported.family) == (["n1", "n2"], NOW, "engine")
 
 
 async def test_a_registry_that_was_not_reached_proves_nothing(catalogue: Catalogue) -> None:
@@ -101,9 +101,9 @@ async def test_a_registry_that_was_not_reached_proves_nothing(catalogue: Catalog
 async def test_drift_is_reported_without_a_newer_version(catalogue: Catalogue) -> None:
     nodes = [on("n1", "cuda12-engine", digest=OLD), on("n2", "cuda12-engine", digest=NEW)]
     nodes.append(on("n3", "cuda12-engine", digest=OLD))
-    told = (await fleet_of(catalogue, *nodes).list())["cuda12-engine"]
-    assert [(drift.node_name, drift.digest) for drift in told.node_drift] == [("n2", NEW)]
-    assert told.nodes == ["n2"]
+    reported = (await fleet_of(catalogue, *nodes).list())["cuda12-engine"]
+    assert [(drift.node_name, drift.digest) for drift in reported.node_drift] == [("n2", NEW)]
+    assert reported.nodes == ["n2"]
 
 
 async def test_builds_for_other_hardware_are_no_drift(catalogue: Catalogue) -> None:

@@ -36,7 +36,7 @@ def seen(machine: Machine) -> dict[str, bool]:
     processes = machine.status()["processes"]
     running = [process for process in processes if process["condition"] == "running"]
     dead = [process["name"] for process in running if not psutil.pid_exists(process["pid"])]
-    assert not dead, f"told as running, and gone: {dead}"
+    assert not dead, f"shown as running, and gone: {dead}"
     return {process["name"]: process in running for process in processes}
 
 

@@ -154,15 +154,15 @@ def test_up_works_again_after_its_parent_was_killed(machine: Machine):
 
 
 @pytest.mark.parametrize(
-    ("number", "told"), [(signal.SIGTERM, "was stopped before"), (signal.SIGKILL, "was killed by SIGKILL")]
+    ("number", "reported"), [(signal.SIGTERM, "was stopped before"), (signal.SIGKILL, "was killed by SIGKILL")]
 )
-def test_terminated_detached_start_is_reported(machine: Machine, number: signal.Signals, told: str):
+def test_terminated_detached_start_is_reported(machine: Machine, number: signal.Signals, reported: str):
     command = [NODESMITH, "up", "--detach", "--home", str(machine.folder), "--port-base", str(machine.base)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=machine.full_environment()) as up:
         until(lambda: "postgres" in machine.pids())
         os.kill(holder(machine.home.lock_file) or 0, number)
         assert up.stderr is not None
-        assert told in up.stderr.read()
+        assert reported in up.stderr.read()
         assert up.wait(60) == 1
 
 

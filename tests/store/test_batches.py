@@ -73,8 +73,8 @@ async def test_message_names_the_three_most_frequent_causes_of_failure(
         FailureCause(cause="too slow", attempts=2, nodes=2),
     ]
     assert len(view.troubles) == 3
-    told = "7 failed attempts on 4 nodes: 3 x refused (2 nodes), 2 x too slow (2 nodes), 1 x "
-    assert told in view.message
+    reported = "7 failed attempts on 4 nodes: 3 x refused (2 nodes), 2 x too slow (2 nodes), 1 x "
+    assert reported in view.message
     detail = await batches.detail(batch_id)
     assert detail is not None
     assert batch_detail(detail).message == view.message

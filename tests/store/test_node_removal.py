@@ -10,7 +10,7 @@ from nodesmith.contracts.nats.presence import StopWhy
 from nodesmith.domain.errors import NodesmithError
 from nodesmith.domain.operation import State
 from nodesmith.store.database import Database
-from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.lifecycle import NodeLifecycle
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from nodesmith.store.tables.core import Base
@@ -23,8 +23,8 @@ _VALUES = {"TEXT": "x", "BIGINT": 1, "SMALLINT": 1, "DATETIME": NOON, "JSONB": {
 
 
 @pytest.fixture
-def life(database: Database) -> NodeLife:
-    return NodeLife(database)
+def life(database: Database) -> NodeLifecycle:
+    return NodeLifecycle(database)
 
 
 def tables_below_nodes() -> dict[str, str]:
@@ -75,7 +75,7 @@ async def test_every_table_below_a_node_goes_with_it_and_history_does_not(databa
 
 
 async def test_removal_takes_all_of_it_along_and_keeps_history(
-    database: Database, life: NodeLife, nodes: Nodes, operations: OperationTable
+    database: Database, life: NodeLifecycle, nodes: Nodes, operations: OperationTable
 ) -> None:
     """R9, R22, H10."""
     node_id, other = await registered(nodes, a_node()), await registered(nodes, a_node())
@@ -108,7 +108,7 @@ async def undeletable(database: Database) -> AsyncIterator[None]:
 
 
 @pytest.mark.usefixtures("undeletable")
-async def test_a_removal_that_fails_changes_nothing(database: Database, life: NodeLife, nodes: Nodes) -> None:
+async def test_a_removal_that_fails_changes_nothing(database: Database, life: NodeLifecycle, nodes: Nodes) -> None:
     """H44: all or nothing."""
     node_id = (await nodes.upsert(a_node(), now=NOON, credential_hash="stays", approve=True)).id
     await fill(database, node_id)
@@ -120,7 +120,7 @@ async def test_a_removal_that_fails_changes_nothing(database: Database, life: No
     assert await life.why_retired("stays") is None
 
 
-async def test_a_retired_credential_says_why(life: NodeLife, nodes: Nodes) -> None:
+async def test_a_retired_credential_says_why(life: NodeLifecycle, nodes: Nodes) -> None:
     """R15."""
     removed = (await nodes.upsert(a_node(), now=NOON, credential_hash="c-removed", approve=True)).id
     reset = (await nodes.upsert(a_node(), now=NOON, credential_hash="c-reset", approve=True)).id

@@ -326,9 +326,9 @@ async def test_heartbeat_says_which_trust_list_the_node_has(nodes: Nodes) -> Non
 
 
 async def test_confinement_of_backends_is_kept_from_the_registration(nodes: Nodes) -> None:
-    told = BackendConfinement(mode="on", landlock_abi=3, user="agent", missing=["ports"])
-    node_id = await registered(nodes, a_node(boot_id="b1", confinement=told))
+    shown = BackendConfinement(mode="on", landlock_abi=3, user="agent", missing=["ports"])
+    node_id = await registered(nodes, a_node(boot_id="b1", confinement=shown))
     await nodes.heartbeats([Heartbeat(node_id=node_id, boot_id="b1", seq=1)], NOON)
     found = await nodes.find(node_id)
     assert found is not None
-    assert node_view(found).confinement == told, "a heartbeat does not repeat it, and does not take it away"
+    assert node_view(found).confinement == shown, "a heartbeat does not repeat it, and does not take it away"

@@ -151,7 +151,8 @@ def tick(op_id: str, *, done: int, phase: Phase = Phase.DOWNLOADING) -> Progress
 async def test_gauge_that_another_node_sends_for_an_operation_is_not_written(operations: OperationTable) -> None:
     await operations.record(transition(request := a_request(), State.RUNNING))
     foreign = tick(request.op_id, done=99).model_copy(update={"node_id": "n2"})
-    await operations.write_gauges([tick(request.op_id, done=10), foreign])
+    for each in (tick(request.op_id, done=10), foreign):
+        await operations.write_gauges([each])
     row = await operations.find(request.op_id)
     assert row is not None
     assert row.progress.bytes_done == 10
@@ -250,18 +251,18 @@ async def test_missing_worker_is_named_after_half_a_minute_and_never_beside_prog
     request = a_request()
     await operations.insert_queued(transition(request, State.QUEUED, seq=0))
 
-    async def told() -> tuple[str, bool]:
+    async def reported() -> tuple[str, bool]:
         row = await operations.find(request.op_id)
         assert row is not None
         said = describe(row)
         return said.sentence, bool(said.remedy)
 
     clock.forward(seconds=30)
-    assert await told() == ("queued", False)
+    assert await reported() == ("queued", False)
     clock.forward(seconds=1)
-    assert await told() == ("queued: no worker has picked it up", True)
+    assert await reported() == ("queued: no worker has picked it up", True)
     await operations.write_gauges([tick(request.op_id, done=20)])
-    assert await told() == ("queued", False)
+    assert await reported() == ("queued", False)
 
 
 # lists --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 from nodesmith.contracts.nats.presence import Heartbeat, Resources
 from nodesmith.store.database import Database
-from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.lifecycle import NodeLifecycle
 from nodesmith.store.nodes.nodes import Nodes
 from tests.store.clock import NOON
 from tests.store.fleet import registered
@@ -38,5 +38,5 @@ async def test_heartbeat_of_a_pending_node_moves_its_time_and_no_fact(nodes: Nod
 async def test_heartbeat_of_a_node_that_left_moves_its_time_and_no_fact(nodes: Nodes, database: Database) -> None:
     """R23c: it is offline until it registers again."""
     node = await registered(nodes, **FACTS)
-    await NodeLife(database).left(node.id, now=NOON)
+    await NodeLifecycle(database).left(node.id, now=NOON)
     assert await facts_after_a_heartbeat(nodes, node.id, over_nats=True) == (24 * GIB, "nvidia", None)

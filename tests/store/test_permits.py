@@ -224,8 +224,8 @@ async def test_members_of_a_stopped_batch_get_no_permit(
     await OperationTable(database).record(transition(request, standing[0], seq=1, reason=standing[1]))
     await batches.close(CloseBatch(batch_id=batch_id, state=state, detail="batch stopped after 1 failure", at=NOON))
     permit = await permits.permit(request.op_id, 1, token="a", on_node=False)
-    told = CancelPending(by=f"batch {batch_id}", why=expected or Reason.REQUESTED, detail=STOPPED.format(batch_id))
-    assert permit == told if expected else isinstance(permit, PermitGranted)
+    reported = CancelPending(by=f"batch {batch_id}", why=expected or Reason.REQUESTED, detail=STOPPED.format(batch_id))
+    assert permit == reported if expected else isinstance(permit, PermitGranted)
 
 
 async def test_retried_member_gets_a_permit_independently_of_its_batch(database: Database) -> None:

@@ -32,8 +32,8 @@ async def test_access_data_of_a_port_wins_over_the_host(database: Database) -> N
     sources = SourceTable(database, "key")
     await sources.put("ports.invalid", SourceSettings(username="any"), by="root")
     await sources.put("ports.invalid:5000", SourceSettings(username="five"), by="root")
-    told = [await sources.access(host) for host in ("ports.invalid:5000", "ports.invalid:6000", "ports.invalid")]
-    assert [access and access.username for access in told] == ["five", "any", "any"]
+    reported = [await sources.access(host) for host in ("ports.invalid:5000", "ports.invalid:6000", "ports.invalid")]
+    assert [access and access.username for access in reported] == ["five", "any", "any"]
 
 
 async def test_list_and_table_contain_no_plain_secret(database: Database) -> None:
@@ -41,9 +41,9 @@ async def test_list_and_table_contain_no_plain_secret(database: Database) -> Non
     listed = str(await SourceTable(database, "").list())
     async with database.session() as session:
         row = str((await session.execute(text("SELECT * FROM sources WHERE host = 'sealed.invalid'"))).one())
-    for told in (listed, row):
-        assert "ada" in told
-        assert not any(word in told for word in ("s3cret", "hush", "BEGIN"))
+    for reported in (listed, row):
+        assert "ada" in reported
+        assert not any(word in reported for word in ("s3cret", "hush", "BEGIN"))
 
 
 async def test_row_decrypts_only_with_its_key_and_host(database: Database) -> None:

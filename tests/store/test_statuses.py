@@ -7,7 +7,7 @@ import pytest
 from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.node import NodeStatus
 from nodesmith.store.database import Database
-from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.lifecycle import NodeLifecycle
 from nodesmith.store.nodes.node_list import NodeList, NodeQuery
 from nodesmith.store.nodes.nodes import Nodes
 from tests.store.clock import NOON, SetClock
@@ -24,7 +24,7 @@ LISTED = {
 
 @pytest.fixture(scope="module")
 async def listing(database: Database) -> NodeList:
-    nodes, life = Nodes(database, clock=SetClock()), NodeLife(database)
+    nodes, life = Nodes(database, clock=SetClock()), NodeLifecycle(database)
     for seconds in range(70, -10, -10):
         await nodes.touch_listening(NOON - timedelta(seconds=seconds))
     await registered(nodes, name="pending", approve=False)

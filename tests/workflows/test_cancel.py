@@ -27,7 +27,7 @@ async def test_unsent_operation_is_cancelled_at_once(begin: Begin) -> None:
     await operation.station.reached(State.WAITING)
     await ask_cancel(operation)
     assert (await operation.result()).state is State.CANCELLED
-    assert operation.station.cancels.empty(), "there was nobody to tell"
+    assert operation.station.cancels.empty(), "no command was sent, so no cancel is"
     last = operation.station.rows[-1]
     assert (last.cancelled_by, last.reason, last.detail) == ("ada", Reason.REQUESTED, "wrong shelf")
 
@@ -104,7 +104,7 @@ async def test_asking_twice_is_harmless(begin: Begin) -> None:
     await operation.begin_on_node()
     await ask_cancel(operation)
     await ask_cancel(operation)
-    # the second may come while the node is being told: it is told again then, which is safe, and answers the same
+    # the second may come while the first is being sent: it is sent again then, which is safe
     for _ in range(2):
         operation.station.answer_cancel(CancelResult(stopped=True))
     assert (await operation.result()).state is State.CANCELLED

@@ -21,15 +21,15 @@ async def test_what_waits_for_a_drained_node_ends_as_drained(begin: Begin) -> No
 
 
 @pytest.mark.parametrize(
-    ("why", "told"), [(Reason.NODE_REMOVED, Reason.NODE_REMOVED), (Reason.REQUESTED, Reason.FORCED)]
+    ("why", "reported"), [(Reason.NODE_REMOVED, Reason.NODE_REMOVED), (Reason.REQUESTED, Reason.FORCED)]
 )
 async def test_operation_of_removed_node_ends_without_the_node_and_names_the_reason(
-    begin: Begin, why: Reason, told: Reason
+    begin: Begin, why: Reason, reported: Reason
 ) -> None:
     operation = await begin()
     await operation.begin_on_node()
     request = CancelRequest(op_id=operation.op_id, by="ada", why=why, force=True)
     await operation.handle.signal(names.SIGNAL_CANCEL, request)
     assert (await operation.result()).state is State.CANCELLED
-    assert operation.station.rows[-1].reason is told
+    assert operation.station.rows[-1].reason is reported
     assert operation.station.cancels.empty()

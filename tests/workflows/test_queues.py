@@ -19,7 +19,7 @@ async def scheduled(operation: Operation, activity: str) -> Any:
 
 
 async def test_cancel_has_the_control_queue_and_the_highest_priority(begin: Begin, queue: str) -> None:
-    """Behind installs it would wait for a slot: the node is told over the queue that has only short activities."""
+    """Behind installs it would wait for a slot: the cancel uses the queue that has only short activities."""
     operation = await begin()
     await operation.begin_on_node()
     request = CancelRequest(op_id=operation.op_id, by="ada")

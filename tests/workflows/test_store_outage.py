@@ -40,7 +40,7 @@ async def test_cancel_of_what_was_never_sent_waits_for_postgresql(begin: Begin) 
     await station.refused_writes(1)
     station.database_is_up = True
     assert (await operation.result()).state is State.CANCELLED
-    assert station.cancels.empty(), "there was nobody to tell"
+    assert station.cancels.empty(), "no command was sent, so no cancel is"
 
 
 async def test_operation_that_was_never_sent_expires_after_an_outage(begin: Begin) -> None:

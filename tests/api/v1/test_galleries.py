@@ -64,8 +64,8 @@ async def view(api: Api, name: str) -> dict[str, Any]:
 
 
 async def test_gallery_is_read_when_added_and_reports_its_status(api: Api, gallery: str) -> None:
-    told = await view(api, gallery)
-    assert (told["entries"], told["unusable"], told["error"]) == (18, 1, "")
+    reported = await view(api, gallery)
+    assert (reported["entries"], reported["unusable"], reported["error"]) == (18, 1, "")
     assert (await view(api, "builtin"))["entries"] >= 3
     unusable = [bad for bad in (await listed(api))["unusable"] if bad["gallery"] == gallery]
     assert unusable[0]["name"] == f"{gallery}-bad"
@@ -140,17 +140,17 @@ async def test_catalogue_names_the_open_operation_of_a_backend(api: Api) -> None
 async def test_suitability_is_listed_for_each_node(api: Api, gallery: str) -> None:
     amd, plain = await api.approved_node(capability="amd"), await api.approved_node()
 
-    async def told(backend: str) -> dict[str, tuple[str, str]]:
+    async def reported(backend: str) -> dict[str, tuple[str, str]]:
         answer = await api.http.get("/api/v1/backends/suitability", params={"backend": backend})
         assert answer.status_code == 200, answer.text
         fits = {each["node_id"]: (each["suitability"], each["build"]) for each in answer.json()["items"]}
         return {name: fits[node["id"]] for name, node in (("amd", amd), ("plain", plain))}
 
     engine = f"{gallery}-engine"
-    assert await told(engine) == {"amd": ("compatible", f"rocm-{engine}"), "plain": ("compatible", f"cpu-{engine}")}
+    assert await reported(engine) == {"amd": ("compatible", f"rocm-{engine}"), "plain": ("compatible", f"cpu-{engine}")}
     rocm = f"rocm-{engine}"
-    assert await told(rocm) == {"amd": ("compatible", rocm), "plain": ("override", rocm)}
-    assert {fit for fit, _ in (await told(f"metal-{engine}")).values()} == {"impossible"}
+    assert await reported(rocm) == {"amd": ("compatible", rocm), "plain": ("override", rocm)}
+    assert {fit for fit, _ in (await reported(f"metal-{engine}")).values()} == {"impossible"}
     missing = await api.http.get("/api/v1/backends/suitability")
     assert (missing.status_code, missing.json()["facts"]) == (400, {"field": "backend"})
     unknown = await api.http.get("/api/v1/backends/suitability", params={"backend": "nobody-has-it"})
@@ -159,12 +159,12 @@ async def test_suitability_is_listed_for_each_node(api: Api, gallery: str) -> No
 
 async def test_a_page_never_replaces_the_last_good_copy(api: Api, site: Site, gallery: str) -> None:
     site.pages[f"/{gallery}"] = Page(b"<html>Service Unavailable</html>")
-    told = (await api.http.post(f"/api/v1/galleries/{gallery}/refresh")).json()
-    assert "It is not a list" in told["error"]
-    assert told["entries"] == 18
+    reported = (await api.http.post(f"/api/v1/galleries/{gallery}/refresh")).json()
+    assert "It is not a list" in reported["error"]
+    assert reported["entries"] == 18
     site.pages[f"/{gallery}"] = Page(wild.backend("fresh").encode(), etag='"fresh"')
-    told = (await api.http.post(f"/api/v1/galleries/{gallery}/refresh")).json()
-    assert (told["error"], told["entries"], told["unusable"]) == ("", 18, 0)
+    reported = (await api.http.post(f"/api/v1/galleries/{gallery}/refresh")).json()
+    assert (reported["error"], reported["entries"], reported["unusable"]) == ("", 18, 0)
     assert (await listed(api, gallery=gallery, text="fresh"))["total"] == 18
 
 

@@ -37,15 +37,15 @@ async def test_admins_set_the_trust_of_a_gallery(api: Api, published: Gallery) -
     assert (await api.http.put(path, json=body, headers=await lower(api, "operator"))).status_code == 403
     answer = await api.http.put(path, json=body)
     assert answer.status_code == 200, answer.text
-    told = await view(api, name)
-    assert told == answer.json()
-    assert (told["policy"], told["key_ids"], told["signed_index"], told["index_version"]) == (
+    reported = await view(api, name)
+    assert reported == answer.json()
+    assert (reported["policy"], reported["key_ids"], reported["signed_index"], reported["index_version"]) == (
         "signed",
         [key.id],
         True,
         1,
     )
-    assert told["index_expires_at"]
+    assert reported["index_expires_at"]
     entries = (await api.http.get("/api/v1/audit", params={"target": name})).json()["items"]
     change = entries[0]
     assert change["action"] == "galleries.trust.set", entries

@@ -166,6 +166,7 @@ def encoded(value: Any) -> str:
         encoded({"a": 1, "b": 2, "c": 3}),
         encoded(7),
         "a" * 3000,
+        base64.urlsafe_b64encode(b"[" * 1400).decode(),
     ],
 )
 async def test_a_cursor_that_is_not_ours_is_named(api: Api, path: str, cursor: str) -> None:

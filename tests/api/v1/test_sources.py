@@ -82,11 +82,11 @@ async def test_other_callers_get_no_source_settings(api: Api) -> None:
     host, node, other = await put(api), await api.approved_node(), await api.approved_node()
     await operation(api, node, host)
     pending = await api.register()
-    told = [
+    reported = [
         (await ask(api, node["id"], token, host)).status_code
         for token in (ADMIN_TOKEN, REGISTRATION_TOKEN, other["api_token"], "nonsense")
     ]
-    assert told == [401, 401, 401, 401]
+    assert reported == [401, 401, 401, 401]
     assert (await ask(api, pending["id"], pending["api_token"], host)).status_code == 403
 
 
@@ -99,8 +99,8 @@ async def test_no_list_trail_or_log_has_the_secret(api: Api, capfd: Any) -> None
     assert host in listed.text
     assert host in trail.text
     logged = "".join(capfd.readouterr())
-    for told in (listed.text, trail.text, logged):
-        assert not any(word in told for word in ("s3cret", "hush", "AAAA"))
+    for reported in (listed.text, trail.text, logged):
+        assert not any(word in reported for word in ("s3cret", "hush", "AAAA"))
 
 
 async def test_unusable_source_settings_are_refused(api: Api) -> None:

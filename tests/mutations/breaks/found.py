@@ -1,8 +1,10 @@
-"""Breaks in cures of faults that attacks found: limits, hidden secrets, second checks, clocks, claims of nodes."""
+"""Breaks in cures of faults that attacks found: limits, hidden secrets, second checks, clocks, claims of others."""
 
 import base64
 import json
 import shutil
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -16,11 +18,15 @@ def _queue_every_request(original: Any, self: Any) -> Any:
     return HttpToolsProtocol.on_headers_complete(self)
 
 
-async def _read_by_pending_nodes(original: Any, request: Any, deps: Any, token: str, session: Any) -> Any:
-    try:
-        return await original(request, deps, token, session)
-    except names_of(original).NotAllowed:
-        return "node"
+async def _approve_whoever_has_a_credential(original: Any, self: Any, credential_hash: str) -> Any:
+    node = await original(self, credential_hash)
+    return node and replace(node, approved_at=node.approved_at or node.created_at)
+
+
+def _crash_on_nested(original: Any, cursor: str, order: str) -> Any:
+    with suppress(ValueError, TypeError):
+        json.loads(base64.urlsafe_b64decode(cursor + "=="))
+    return original(cursor, order)
 
 
 async def _ask_for_every_key(original: Any, self: Any, kid: str) -> None:
@@ -70,8 +76,8 @@ FOUND: tuple[Break, ...] = (
     Break(
         rules("artifacts"),
         "a node that waits for approval reads archives",
-        "nodesmith.api.auth:viewer_or_node",
-        _read_by_pending_nodes,
+        "nodesmith.store.nodes.nodes:Nodes.with_credential",
+        _approve_whoever_has_a_credential,
         tests=("test_node_that_waits_for_approval_reads_no_artifact",),
     ),
     Break(
@@ -145,11 +151,11 @@ FOUND: tuple[Break, ...] = (
         tests=("test_a_megabyte_of_empty_compressed_parts_is_refused",),
     ),
     Break(
-        rules("idempotency"),
-        "a nested body with a key crashes the API",
-        "nodesmith.api.idempotency:_read",
-        lambda original, body: json.loads(body) if body else None,
-        tests=("test_a_body_of_nested_brackets_with_a_key_is_refused",),
+        rules("cursors"),
+        "a nested cursor crashes the API",
+        "nodesmith.store.cursors:_read",
+        _crash_on_nested,
+        tests=("test_a_cursor_that_is_not_ours_is_named",),
     ),
     Break(
         rules("signed"),
@@ -207,6 +213,14 @@ FOUND: tuple[Break, ...] = (
     ),
     Break(
         rules("readings"),
+        "a heartbeat that cannot be stored takes the others along",
+        "nodesmith.bus.heartbeats:HeartbeatSink._take_singly",
+        _check_nothing,
+        tests=("test_heartbeat_that_cannot_be_stored_costs_no_other_node_its_heartbeat",),
+        waits=True,
+    ),
+    Break(
+        rules("readings"),
         "bytes that are no signature are skipped",
         "nodesmith.bus.signed_messages:_decoded",
         lambda original, text: base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4)),
@@ -225,6 +239,13 @@ FOUND: tuple[Break, ...] = (
         "nodesmith.domain.source_policy:_NOT_PUBLIC",
         lambda networks: (),
         tests=("test_addresses_that_are_not_public_are_refused",),
+    ),
+    Break(
+        rules("sources"),
+        "responses are decoded whatever their encoding",
+        "nodesmith.gallery.source_http:_ENCODINGS",
+        lambda encodings: encodings | {"zstd", "gzip, zstd", "br"},
+        tests=("test_encoding_that_was_not_asked_for_is_not_decoded", "test_index_is_read_plain_or_as_gzip_only"),
     ),
     Break(
         rules("registration"),

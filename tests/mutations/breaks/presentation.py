@@ -8,8 +8,8 @@ _BATCH_STATUS = ("test_status_of_a_batch_names_the_nodes_that_failed_and_no_othe
 _NOT_BAD = ("queued", "waiting", "running", "still_installing", "cancelling", "cancelled")
 
 
-def _told_as(name: str, word: str) -> Any:
-    return lambda table: {state: word if state.name == name else told for state, told in table.items()}
+def _shown_as(name: str, word: str) -> Any:
+    return lambda table: {state: word if state.name == name else reported for state, reported in table.items()}
 
 
 def _completed_though_cancelled(original: Any, operation: Any) -> Any:
@@ -51,14 +51,14 @@ PRESENTATION = (
         rules("S52"),
         "a node that is away counts as an error",
         "nodesmith.api.localai.views:_NODE_STATUS",
-        _told_as("WAITING", "error"),
+        _shown_as("WAITING", "error"),
         tests=_BATCH_STATUS,
     ),
     Break(
         rules("S53"),
         "still installing counts as a success",
         "nodesmith.api.localai.views:_NODE_STATUS",
-        _told_as("STILL_INSTALLING", "success"),
+        _shown_as("STILL_INSTALLING", "success"),
         tests=_BATCH_STATUS,
     ),
     Break(

@@ -6,7 +6,7 @@ from tests.mutations.arming import Break, names_of, rules
 from tests.mutations.breaks.dispatch import without
 
 
-async def _end_and_tell_nobody(original: Any, self: Any) -> None:
+async def _end_without_audit(original: Any, self: Any) -> None:
     names = names_of(original)
     self._record.move(names.Event.FAIL, reason=names.Reason.NOT_ADMITTED)
 
@@ -103,7 +103,7 @@ SIGNED = (
         rules("orders"),
         "a run without an order ends without an audit entry",
         "nodesmith.workflows.operation_waits:OperationWaits.wait_for_order",
-        _end_and_tell_nobody,
+        _end_without_audit,
         tests=("test_run_that_no_api_admitted_fails_and_is_reported",),
     ),
     Break(

@@ -69,14 +69,14 @@ STORE = (
     Break(
         rules("R9 R22 H10"),
         "a removed node stays in the registry",
-        "nodesmith.store.nodes.lifecycle:NodeLife.remove",
+        "nodesmith.store.nodes.lifecycle:NodeLifecycle.remove",
         _retire_and_keep,
         tests=("test_removal_takes_all_of_it_along_and_keeps_history",),
     ),
     Break(
         rules("R17 R28"),
         "a resume approves",
-        "nodesmith.store.nodes.lifecycle:NodeLife.resume",
+        "nodesmith.store.nodes.lifecycle:NodeLifecycle.resume",
         _approve_by_resume,
         tests=("test_neither_resume_approves",),
     ),
