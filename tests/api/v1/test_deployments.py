@@ -209,7 +209,7 @@ async def test_removed_deployment_is_gone(api: Api) -> None:
 
 
 async def test_router_acquires_and_releases(api: Api, node: dict[str, Any]) -> None:
-    """Exact counters, also in the list of nodes; a repeated release changes nothing."""
+    """R76: exact counters, also in the list of nodes; a repeated release changes nothing."""
     name, holder = named(), f"router-{secrets.token_hex(3)}"
     await deploy(api, name, memory="1GiB", min_replicas=0)
     await beat(api, node)
