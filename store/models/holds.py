@@ -114,7 +114,7 @@ class Holds:
             await _touch(session, holder, kind)
             await session.execute(_LOCK_REPLICAS, {"ids": ids})
             told = await session.execute(_SYNC, {"holder": holder, "ids": ids, "calls": [calls[each] for each in ids]})
-            return dict(told.tuples().all())
+            return {row.id: row.in_flight for row in told}
 
         return await self._retrying(step)
 
