@@ -260,7 +260,12 @@ async def test_cancel_of_a_load_whose_model_is_ready_comes_too_late(
     disk, loop, is_ready = Boundary(tmp_path / "home"), asyncio.get_running_loop(), asyncio.Event()
     node = await AgentRun(tmp_path / "home", http, disk).begin()
     await node.outcome_of(install(sources))
-    disk.on_stop = lambda: (loop.call_soon_threadsafe(is_ready.set), time.sleep(0.5))[1]
+
+    def slowly() -> None:
+        loop.call_soon_threadsafe(is_ready.set)
+        time.sleep(0.5)  # in the thread of the journal
+
+    disk.on_stop = slowly
     disk.arm("load", Step.START, Fault.STOP)
     await node.send(load(sources))
     await asyncio.wait_for(is_ready.wait(), LONG)
