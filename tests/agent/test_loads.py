@@ -113,6 +113,7 @@ async def test_secrets_appear_neither_in_command_lines_nor_in_logs(
     assert "s3cret" not in repr(logs) + repr(command) + repr(node.reporter.ticks) + repr(node.reporter.outcomes)
     for path in (node.home / "journal" / "load.json", node.home / "running" / "llama%230.json"):
         assert path.stat().st_mode & 0o077 == 0
+    assert "s3cret" not in (node.home / "journal" / "load.json").read_text()
 
 
 async def test_variables_of_a_deployment_do_not_affect_the_launcher(
