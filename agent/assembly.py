@@ -92,6 +92,7 @@ class AgentAssembly:
             limits=limits,
             at_once=settings.parallel_operations,
         )
+        space.on_short.append(lambda: self._files.prune(self._loader.loads(), at_once=True))
         self.models = AgentModels(self.supervisor, home, settings.log_limit)
         self._recovery = Recovery(self.journal, self._backends, rules.process_records(), space=space, grace=grace)
         self._keep_backends = settings.keep_backends

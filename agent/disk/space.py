@@ -1,7 +1,8 @@
 """Checks free disk space before and during downloads and unpacking."""
 
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodesmith.agent.operations.failures import OperationFailed
@@ -19,13 +20,16 @@ class Space:
     headroom: int
     share: float
     """share of the payload to keep free, if that is more than the headroom"""
-
-    def fits(self, payload: int) -> bool:
-        return payload + self._reserve(payload) <= self.free()
+    on_short: list[Callable[[], None]] = field(default_factory=list)
+    """called when a payload does not fit: deletes what is only kept for later"""
 
     def require(self, payload: int) -> None:
-        """Raise unless the payload and the headroom fit."""
-        reserve, free = self._reserve(payload), self.free()
+        """Raise unless the payload and the headroom fit, also after the rest was deleted."""
+        reserve = max(int(payload * self.share), self.headroom)
+        if payload + reserve > self.free():
+            for make_room in self.on_short:
+                make_room()
+        free = self.free()
         if payload + reserve > free:
             raise OperationFailed(
                 Reason.NO_DISK,
@@ -40,9 +44,6 @@ class Space:
     def require_for_file(self, _size: int, missing: int) -> None:
         """The same for a file that is kept as it is."""
         self.require(missing)
-
-    def _reserve(self, payload: int) -> int:
-        return max(int(payload * self.share), self.headroom)
 
     def has_headroom(self) -> bool:
         return self.free() >= self.headroom

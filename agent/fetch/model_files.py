@@ -47,14 +47,14 @@ class ModelFiles:
         """digests and sets of jobs, which have no record yet"""
 
     @contextlib.asynccontextmanager
-    async def fetched(self, job: Job, load: LoadOrder, named: Iterable[LoadOrder]) -> AsyncIterator[tuple[str, ...]]:
-        """Fetch what is missing, and yield the arguments with the paths; `named`: what other replicas load."""
+    async def fetched(self, job: Job, load: LoadOrder) -> AsyncIterator[tuple[str, ...]]:
+        """Fetch what is missing, and yield the arguments with the paths."""
         _refuse_bad_names(load)
         names = _names_of(load)
         self._in_use.update(names)
         try:
             async with self._digest_locks(load):
-                await self._fetch_missing(job, load, named)
+                await self._fetch_missing(job, load)
             await self._threads.run(job.halt, self._arrange, load)
             yield tuple(_expanded(each, self._set_of(load), load) for each in load.arguments)
         finally:
@@ -73,14 +73,18 @@ class ModelFiles:
             if blob.name not in used and blob.stat().st_mtime <= before:
                 blob.unlink(missing_ok=True)
 
+    def touch(self, load: LoadOrder) -> None:
+        """Record that the files were in use until now. Blocking."""
+        for path in (self._set_of(load), *(self._blobs / file.sha256 for file in load.files)):
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(path)
+
     # fetching -------------------------------------------------------------------------------------------------
 
-    async def _fetch_missing(self, job: Job, load: LoadOrder, named: Iterable[LoadOrder]) -> None:
+    async def _fetch_missing(self, job: Job, load: LoadOrder) -> None:
         missing = [file for file in load.files if not self._has(file)]
         if not missing:
             return
-        if not self._space.fits(sum({file.sha256: file.size for file in missing}.values())):
-            await asyncio.to_thread(self.prune, list(named), at_once=True)
         plan = self._downloads.plan_files([(file.uri, file.sha256, file.size) for file in missing])
         async with self._downloads.fetched(job, plan) as artifact:
             job.gauge.move(Phase.VERIFYING)
@@ -104,17 +108,16 @@ class ModelFiles:
         self._disk.sync(self._blobs)
 
     def _arrange(self, load: LoadOrder) -> None:
-        """Give the files their names, side by side; repeated for each load, so that their last use is known."""
+        """Give the files their names, side by side."""
         folder = self._set_of(load)
         self._make_folder(folder)
         for file in load.files:
             blob, link = self._blobs / file.sha256, folder / file.name
-            os.utime(blob)
             self._make_folder(link.parent)
             if not _is_same_file(link, blob):
                 link.unlink(missing_ok=True)
                 self._link(link, blob)
-        os.utime(folder)
+        self.touch(load)
 
     def _link(self, link: Path, blob: Path) -> None:
         try:

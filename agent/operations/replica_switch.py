@@ -71,7 +71,7 @@ class ReplicaSwitch:
         if self._backends.live(family) is None:
             raise not_installed(family)
         job.gauge.move(Phase.RESOLVING)
-        async with self._files.fetched(job, load, self.loads()) as arguments, self._locks.shared(family):
+        async with self._files.fetched(job, load) as arguments, self._locks.shared(family):
             return await self._start(job, load, arguments)
 
     async def _start(self, job: Job, load: LoadOrder, arguments: Iterable[str]) -> Done:
@@ -130,6 +130,8 @@ class ReplicaSwitch:
             plan = await self._begin(job, family, installed, running=[keeper.record for keeper in found])
             await self._running.stop(found)
             await self._record_step(job, await self._record_step(job, plan, Step.STOP_OLD), Step.PROVEN)
+        for load in (keeper.record.load for keeper in found if keeper.record.load is not None):
+            await asyncio.to_thread(self._files.touch, load)
         return self._done(changed=True, installed=installed, stopped=[key])
 
     # the plan -------------------------------------------------------------------------------------------------

@@ -148,6 +148,8 @@ class ReplicaTable:
                 elif row.op_id == each.op_id and row.state in _STARTING:
                     done = update(ReplicaRow).where(ReplicaRow.id == row.id, ReplicaRow.state.in_(_STARTING))
                     await session.execute(done.values(**_loaded_values(each.address, number)))
+                elif row.state in _ON_NODE and (row.boot_id != boot_id or row.node_seq < number):
+                    row.address = each.address  # it may have been started again, on another port
 
     async def _rest(self, session: AsyncSession, row: ReplicaRow, reason: str) -> None:
         failure = await session.get(LoadFailureRow, (row.model_name, row.node_id), with_for_update=True)

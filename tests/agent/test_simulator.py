@@ -13,7 +13,10 @@ from nodesmith.agent.link.registration import CredentialRefused
 from nodesmith.agent.simulator.simulated_agent import SimulationTotals
 from nodesmith.agent.simulator.simulation import SimulationOptions, run_simulation
 from nodesmith.bus.commands import NodeClient
+from nodesmith.bus.connection import connect_control
+from nodesmith.bus.heartbeats import HeartbeatSink
 from nodesmith.bus.presence import Presence
+from nodesmith.contracts.nats.loads import LoadOrder
 from nodesmith.contracts.nats.messages import (
     Answer,
     CancelAnswer,
@@ -24,13 +27,16 @@ from nodesmith.contracts.nats.messages import (
     Progress,
     Result,
 )
-from nodesmith.contracts.nats.presence import StopOrder, StopWhy
+from nodesmith.contracts.nats.presence import Heartbeat, StopOrder, StopWhy
 from nodesmith.domain.errors import NoAnswer, NodeAway
 from nodesmith.domain.kinds import Kind
+from nodesmith.domain.operation import Reason
+from nodesmith.domain.replica import ReplicaState
 from tests.agent.nodes import LONG
 from tests.agent.waiting import until
 from tests.agent.web import Web
 from tests.orders import OrderBook
+from tests.servers import NatsForTests
 
 
 @pytest.fixture
@@ -206,3 +212,63 @@ async def test_a_simulation_whose_nodes_are_all_removed_is_over(
 def collected_output(capsys: pytest.CaptureFixture[str], output: list[str]) -> list[str]:
     output.append(capsys.readouterr().out)
     return output
+
+
+async def test_simulated_node_loads_reports_and_unloads_models(
+    control_plane: Web, control: NodeClient, nats_server: NatsForTests, options
+):
+    """Loads of one backend run side by side; the next heartbeat names what is loaded."""
+    async with (
+        playing(replace(options, nodes=1, load_seconds=0.2, heartbeat_interval=0.2)),
+        reports(nats_server) as seen,
+    ):
+        (node_id,) = await all_linked(control_plane, control, 1)
+        missing, _ = await outcome_on(control, node_id, load(0))
+        assert missing.reason is Reason.NOT_INSTALLED
+        await outcome_on(control, node_id, install())
+        loaded = await asyncio.gather(*(outcome_on(control, node_id, load(index)) for index in range(2)))
+        addresses = {key: address for outcome, _ in loaded for key, address in outcome.addresses.items()}
+        assert sorted(addresses) == ["llama#0", "llama#1"]
+        assert len(set(addresses.values())) == 2
+        numbers = [outcome.report for outcome, _ in loaded]
+        await until(lambda: seen.get(node_id, (0, {}))[0] > max(numbers), within=LONG, pause=0.02)
+        assert seen[node_id][1] == addresses
+        unload = load(0).model_copy(update={"kind": Kind.UNLOAD, "load": None})
+        outcome, _ = await outcome_on(control, node_id, unload)
+        assert (outcome.changed, outcome.stopped_process_keys) == (True, ["llama#0"])
+        removal, _ = await outcome_on(control, node_id, install().model_copy(update={"kind": Kind.REMOVE}))
+        assert removal.stopped_process_keys == ["llama#1"]
+        await until(lambda: seen[node_id][1] == {}, within=LONG, pause=0.02)
+
+
+def load(index: int) -> Command:
+    return Command(
+        op_id=str(uuid.uuid4()),
+        kind=Kind.LOAD,
+        backend=f"llama#{index}",
+        family="echo",
+        model_id="llama",
+        replica_index=index,
+        decision=1,
+        load=LoadOrder(model="llama", revision=1, backend="echo"),
+    )
+
+
+@asynccontextmanager
+async def reports(nats: NatsForTests) -> AsyncIterator[dict[str, tuple[int, dict[str, str]]]]:
+    """The newest verified report of each node: number, and loaded replicas with their addresses."""
+    seen: dict[str, tuple[int, dict[str, str]]] = {}
+
+    async def take(beats: list[Heartbeat]) -> None:
+        for beat in beats:
+            replicas = [each for each in beat.replicas or [] if each.state is ReplicaState.LOADED]
+            seen[beat.node_id] = (beat.number, {f"{each.model}#{each.index}": each.address for each in replicas})
+
+    bus, stop = await connect_control(nats.url, nats.issuer, keys=nats.issuer, name="sink"), asyncio.Event()
+    listening = asyncio.create_task(HeartbeatSink(bus, take, every=0.05).run(stop))
+    try:
+        yield seen
+    finally:
+        stop.set()
+        await listening
+        await bus.close()

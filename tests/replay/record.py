@@ -29,6 +29,7 @@ from tests.replay.scenarios import (
     LONG_LIVES,
     MEMBERS,
     MODEL_SCHEDULER_HISTORY,
+    OF_A_MODEL,
     SCENARIOS,
     BatchPlay,
     Play,
@@ -37,7 +38,7 @@ from tests.replay.scenarios import (
 from tests.workflows.simulated_fleet import Fleet
 from tests.workflows.simulated_fleet import start as start_batch
 from tests.workflows.simulated_fleet import worker_of as batch_worker_of
-from tests.workflows.station import Station, deaf_run, start, worker_of
+from tests.workflows.station import ECHO, Station, deaf_run, start, worker_of
 
 HISTORIES = Path(__file__).parent / "histories"
 
@@ -50,7 +51,8 @@ async def record(client: Client, play: Play, policy: Policy) -> str:
     batch_id = new_op_id() if play in MEMBERS else None
     if batch_id:
         await deaf_run(client, batch_workflow_id(batch_id))
-    operation = await start(client, station, queue, policy, batch_id=batch_id)
+    wanted, after = OF_A_MODEL.get(play, (ECHO, ""))
+    operation = await start(client, station, queue, policy, batch_id=batch_id, wanted=wanted, after=after)
     if play in BEFORE_ANY_WORKER:
         await play(operation)
     async with worker_of(client, station, queue):

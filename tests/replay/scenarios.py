@@ -22,6 +22,8 @@ from nodesmith.contracts.temporal.dispatch import (
 )
 from nodesmith.contracts.temporal.operations import (
     CancelRequest,
+    Intent,
+    Limits,
     NodeBack,
     OutcomeReport,
     Policy,
@@ -29,9 +31,11 @@ from nodesmith.contracts.temporal.operations import (
     RowEndNotice,
     SlotGranted,
 )
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Reason, State
+from nodesmith.services.operations.admission import operation_policy
 from tests.workflows.simulated_fleet import Fleet, Handle
-from tests.workflows.station import QUICK, Operation
+from tests.workflows.station import LOAD, QUICK, UNLOAD, Operation
 
 Play = Callable[[Operation], Awaitable[None]]
 
@@ -210,6 +214,50 @@ async def waited_for_its_turn(operation: Operation) -> None:
     operation.station.send_result(operation.succeeded())
 
 
+async def loaded_a_model(operation: Operation) -> None:
+    await operation.begin_on_node()
+    operation.station.send_result(operation.succeeded())
+
+
+async def loaded_after_its_backend_was_installed(operation: Operation) -> None:
+    await operation.station.seen(lambda station: bool(station.rows) and station.rows[-1].reason is Reason.BACKEND)
+    operation.station.end_other(State.SUCCEEDED)
+    operation.station.send_result(operation.succeeded())
+
+
+async def did_not_get_its_backend(operation: Operation) -> None:
+    operation.station.end_other(State.DEAD_LETTER, Reason.ATTEMPTS_EXHAUSTED)
+
+
+async def cancelled_while_its_backend_is_installed(operation: Operation) -> None:
+    await operation.station.seen(lambda station: bool(station.rows) and station.rows[-1].reason is Reason.BACKEND)
+    await operation.handle.signal(names.SIGNAL_CANCEL, CancelRequest(op_id=operation.op_id))
+
+
+async def failed_to_load(operation: Operation) -> None:
+    operation.station.send_result(operation.failed(Reason.SOURCE_DOWN))
+
+
+async def found_no_node_to_load_on(_: Operation) -> None:
+    """The dispatch says it."""
+
+
+async def unloaded_a_model(operation: Operation) -> None:
+    operation.station.send_result(operation.succeeded())
+
+
+OF_A_MODEL: dict[Play, tuple[Intent, str]] = {
+    loaded_a_model: (LOAD, ""),
+    loaded_after_its_backend_was_installed: (LOAD, "the-installation"),
+    did_not_get_its_backend: (LOAD, "the-installation"),
+    cancelled_while_its_backend_is_installed: (LOAD, "the-installation"),
+    failed_to_load: (LOAD, ""),
+    found_no_node_to_load_on: (LOAD, ""),
+    unloaded_a_model: (UNLOAD, ""),
+}
+"""what is wanted, and the operation that it waits for; all others install a backend"""
+
+
 SCENARIOS: dict[Play, Policy] = {
     held_and_released: QUICK,
     waited_for_nats: QUICK,
@@ -240,6 +288,7 @@ SCENARIOS: dict[Play, Policy] = {
     store_was_away: QUICK,
     closed_as_its_row: QUICK,
     continued_as_new: _policy(wait_for_node=timedelta(seconds=2), node_poll=timedelta(seconds=0.1)),
+    **dict.fromkeys(OF_A_MODEL, operation_policy(QUICK, Kind.LOAD, Limits())),
     cancelled_but_never_told: _policy(lost_after=timedelta(seconds=0.3), node_poll=timedelta(seconds=0.1)),
 }
 
@@ -258,6 +307,7 @@ AT_ONCE: dict[Play, DispatchResult] = {
     held_and_released: HeldBack(why="freeze, by ada"),
     waited_for_nats: NatsUnreachable(),
     closed_as_its_row: Silent(),
+    found_no_node_to_load_on: NodeUnreachable(),
 }
 """what comes of the dispatch in these; in all others the node accepts it"""
 MEMBERS = frozenset({waited_for_its_turn})

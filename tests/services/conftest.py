@@ -158,10 +158,13 @@ def registration(database: Database, presence: SimulatedPresence) -> Registratio
 def join(registration: Registration, nodes: Nodes) -> Join:
     """Register a Nodesmith node, approved by default."""
 
-    async def joined(*, approved: bool = True, node_type: str = "backend") -> Node:
+    async def joined(
+        *, approved: bool = True, node_type: str = "backend", protocol: Protocol = Protocol.NODESMITH
+    ) -> Node:
         request = RegisterRequest(
             name=f"node-{uuid.uuid4()}",
-            protocol=Protocol.NODESMITH,
+            protocol=protocol,
+            address="10.0.0.7:50051" if protocol is Protocol.LOCALAI else "",
             machine_id="m1",
             node_type=node_type,
             nats_key=a_nats_key(),

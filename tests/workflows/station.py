@@ -24,10 +24,13 @@ from nodesmith.contracts.temporal.dispatch import (
     DispatchTask,
     Ended,
     NodeUnreachable,
+    OtherEnd,
+    OtherOperation,
     Refused,
     RowEnded,
     Silent,
 )
+from nodesmith.contracts.temporal.locks import workflow_id_of
 from nodesmith.contracts.temporal.operations import (
     Intent,
     OperationInput,
@@ -43,6 +46,7 @@ from nodesmith.contracts.temporal.operations import (
 )
 from nodesmith.domain.errors import ServiceUnavailable
 from nodesmith.domain.identity import new_op_id
+from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import ENDED, Phase, Reason, State
 from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.workflows.backend_operation import BackendOperation
@@ -83,6 +87,7 @@ class Station:
         self._results: asyncio.Queue[DispatchResult | Exception] = asyncio.Queue()
         self._at_once: asyncio.Queue[DispatchResult] = asyncio.Queue()
         self._cancel_results: asyncio.Queue[CancelResult] = asyncio.Queue()
+        self._other_ends: asyncio.Queue[OtherEnd] = asyncio.Queue()
         self.rows: list[Projection] = []
         self.not_admitted: list[str] = []
         """operations reported to the audit trail"""
@@ -100,6 +105,10 @@ class Station:
 
     def answer_cancel(self, result: CancelResult) -> None:
         self._cancel_results.put_nowait(result)
+
+    def end_other(self, state: State, reason: Reason | None = None) -> None:
+        """End the operation that installs the backend."""
+        self._other_ends.put_nowait(OtherEnd(state=state, reason=reason))
 
     @property
     def states(self) -> list[State]:
@@ -145,6 +154,10 @@ class Station:
     async def cancel_on_node(self, order: CancelOrder) -> CancelResult:
         self.cancels.put_nowait(order)
         return self.answer_to_cancels or await self._cancel_results.get()
+
+    @activity.defn(name=dispatching.WATCH_OPERATION)
+    async def watch_operation(self, _other: OtherOperation) -> OtherEnd:
+        return await self._other_ends.get()
 
     @activity.defn(name=names.RECORD)
     async def record(self, transitions: Transitions) -> RecordResult:
@@ -213,7 +226,7 @@ async def worker_of(client: Client, station: Station, queue: str) -> AsyncIterat
     """A worker of the two queues, as `workers/` composes them."""
     short: list[Callable[..., Any]] = [station.cancel_on_node, station.record, station.report_not_admitted]
     async with (
-        Worker(client, task_queue=queue, activities=short),
+        Worker(client, task_queue=queue, activities=[*short, station.watch_operation]),
         Worker(
             client,
             task_queue=names.node_queue(queue),
@@ -229,25 +242,36 @@ async def deaf_run(client: Client, workflow_id: str) -> None:
     await client.start_workflow("deaf", id=workflow_id, task_queue=f"deaf-{workflow_id}")
 
 
-def a_request(queue: str, batch_id: str | None = None) -> OperationRequest:
+ECHO = Intent(backend="echo", family="echo", version="2", uri="/artifacts/echo-2.tar.gz")
+LOAD = Intent(kind=Kind.LOAD, backend="llama#0", family="echo", model="llama", replica_index=0, revision=3)
+UNLOAD = LOAD.model_copy(update={"kind": Kind.UNLOAD, "family": ""})
+
+
+def a_request(queue: str, batch_id: str | None = None, *, wanted: Intent = ECHO, after: str = "") -> OperationRequest:
     node_id = f"node-{queue}"
     return OperationRequest(
         op_id=member_op_id(batch_id, node_id) if batch_id else new_op_id(),
         node_id=node_id,
         batch_id=batch_id,
         node_name="shelf-7",
-        wanted=Intent(backend="echo", family="echo", version="2", uri="/artifacts/echo-2.tar.gz"),
+        wanted=wanted,
         requested_by="ada",
+        after=after,
         created_at=datetime.now(UTC),
     )
 
 
 async def start(
-    client: Client, station: Station, queue: str, policy: Policy = QUICK, *, batch_id: str | None = None
+    client: Client,
+    station: Station,
+    queue: str,
+    policy: Policy = QUICK,
+    *,
+    batch_id: str | None = None,
+    wanted: Intent = ECHO,
+    after: str = "",
 ) -> Operation:
-    request = a_request(queue, batch_id)
+    request = a_request(queue, batch_id, wanted=wanted, after=after)
     run_id = await TemporalRuns(client, queue=queue).start(OperationInput(request=request, policy=policy), intent="i")
-    handle = client.get_workflow_handle_for(
-        BackendOperation.run, names.operation_workflow_id(request.node_id, "echo"), run_id=run_id
-    )
+    handle = client.get_workflow_handle_for(BackendOperation.run, workflow_id_of(request), run_id=run_id)
     return Operation(station, handle, request.op_id)
