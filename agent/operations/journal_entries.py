@@ -9,7 +9,7 @@ from nodesmith.agent.operations import job as outcomes
 from nodesmith.agent.operations.failures import OperationFailed, Stopped, from_os_error
 from nodesmith.agent.operations.job import Job
 from nodesmith.agent.operations.journal import JournalEntry, JournalStatus
-from nodesmith.contracts.nats.messages import Outcome, Result
+from nodesmith.contracts.nats.messages import Command, Outcome, Result
 from nodesmith.domain.operation import Reason
 
 log = structlog.stdlib.get_logger(__name__)
@@ -47,11 +47,18 @@ def ended_entry(job: Job, outcome: Outcome) -> JournalEntry:
         op_id=job.command.op_id,
         standing=standing,
         decision=job.gauge.decision,
-        command=job.command,
+        command=_without_secrets(job.command),
         outcome=outcome,
         plan=None if standing is JournalStatus.ENDED or job.command.kind.rules.locks_replica else job.plan,
         **progress_fields(job),
     )
+
+
+def _without_secrets(command: Command) -> Command:
+    """Drop the environment of a load: entries are kept for weeks, and whoever repeats the command sends it again."""
+    if command.load is None:
+        return command
+    return command.model_copy(update={"load": command.load.model_copy(update={"environment": {}})})
 
 
 def progress_fields(job: Job) -> dict[str, Any]:

@@ -41,10 +41,6 @@ class ReplicaTable:
     async def of_node(self, node_id: str) -> Sequence[Replica]:
         return await self._select(ReplicaRow.node_id == node_id)
 
-    async def with_operation(self, op_id: str) -> Replica | None:
-        found = await self._select(ReplicaRow.op_id == op_id)
-        return found[0] if found else None
-
     # steps of the scheduler ------------------------------------------------------------------------------------
 
     async def loading(self, replica: Replica) -> bool:

@@ -160,6 +160,10 @@ async def _check_restart(bench: Bench, life: AgentRun, cell: Cell, requested: Co
         await _check_new(bench, life, cell, known.outcome)
     elif cell.case.kind is Kind.LOAD:
         await until(lambda: all(revision != 2 for revision in revisions(life)), within=LONG, pause=0.01)
+    if cell.case.before == "other" and cell.step == PLANNED and cell.fault is Fault.KILL_BEFORE:
+        await until(
+            lambda: revisions(life) == [1], within=LONG, pause=0.01
+        )  # nothing changes before the plan is written
     if cell.ends_by_itself is not None:
         assert (known.standing is NodeOperationStatus.ENDED) == cell.ends_by_itself
     if known.standing is NodeOperationStatus.INTERRUPTED and cell.fault is not Fault.STOP:

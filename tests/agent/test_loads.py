@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
+from nodesmith.agent.operations.change_plan import Step
 from nodesmith.agent.run import launcher
 from nodesmith.agent.run.backend_process import ProcessRecord
 from nodesmith.contracts.nats.messages import (
@@ -29,7 +31,7 @@ from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Phase, Reason
 from nodesmith.domain.replica import ReplicaState
 from tests.agent.model_server import file_order, info, install, load, unload
-from tests.agent.plan_faults import AgentRun
+from tests.agent.plan_faults import AgentRun, Boundary, Fault
 from tests.agent.waiting import until
 from tests.processes import working_below
 
@@ -111,6 +113,7 @@ async def test_secrets_appear_neither_in_command_lines_nor_in_logs(
     assert "s3cret" not in repr(logs) + repr(command) + repr(node.reporter.ticks) + repr(node.reporter.outcomes)
     for path in (node.home / "journal" / "load.json", node.home / "running" / "llama%230.json"):
         assert path.stat().st_mode & 0o077 == 0
+    assert "s3cret" not in (node.home / "journal" / "load.json").read_text()
 
 
 async def test_variables_of_a_deployment_do_not_affect_the_launcher(
@@ -249,6 +252,29 @@ async def test_cancel_of_a_load_leaves_nothing_running(node: AgentRun, sources: 
     assert (await node.cancel(command)).answer is CancelAnswer.STOPPED
     assert (working_below(node.home), node.assembly.journal.plans()) == ([], [])
     assert (await node.send(command)).answer is Answer.REFUSED
+
+
+async def test_cancel_of_a_load_whose_model_is_ready_comes_too_late(
+    tmp_path: Path, http: httpx2.AsyncClient, sources: Path
+) -> None:
+    """The replica may be in the next report already, so it stays."""
+    disk, loop, is_ready = Boundary(tmp_path / "home"), asyncio.get_running_loop(), asyncio.Event()
+    node = await AgentRun(tmp_path / "home", http, disk).begin()
+    await node.outcome_of(install(sources))
+
+    def slowly() -> None:
+        loop.call_soon_threadsafe(is_ready.set)
+        time.sleep(0.5)  # in the thread of the journal
+
+    disk.on_stop = slowly
+    disk.arm("load", Step.START, Fault.STOP)
+    await node.send(load(sources))
+    await asyncio.wait_for(is_ready.wait(), LONG)
+    reply = await node.cancel(load(sources))
+    assert (reply.answer, reply.outcome is not None) == (CancelAnswer.TOO_LATE, True)
+    assert len(node.assembly.replicas.next()[1]) == 1
+    await node.assembly.stop_backends()
+    await node.close()
 
 
 async def test_a_dead_replica_is_restarted_with_its_arguments(
@@ -411,6 +437,16 @@ async def test_files_without_a_replica_give_way_when_the_disk_is_short(node: Age
     outcome = await node.outcome_of(load(sources, "big", index=2, files=[file_order(sources, b"big", size=needed)]))
     assert outcome.reason is Reason.NO_DISK
     assert blobs(node) == {file_order(sources, b"kept").sha256}
+
+
+async def test_files_of_a_load_that_waits_are_kept(node: AgentRun, http: httpx2.AsyncClient, sources: Path) -> None:
+    """It has fetched its files, and has neither a plan nor a process yet."""
+    async with node.assembly._loader._locks.exclusive("server"):
+        await node.send(load(sources))
+        await until(lambda: list((node.home / "model-files" / "sets").glob("*/*")), within=LONG, pause=0.01)
+        node.assembly._files.prune(node.assembly._loader.loads(), at_once=True)
+    await until(lambda: len(node.reporter.outcomes) == 2, within=LONG, pause=0.01)
+    assert (await info(http, node.reporter.outcomes[-1].addresses["llama#0"]))["content"] == "weights"
 
 
 async def test_the_time_of_files_begins_with_the_unload(node: AgentRun, sources: Path) -> None:

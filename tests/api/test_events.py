@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from nodesmith.api.stream import EventHub, Stream
 from nodesmith.bus.reports import NodeReports
 from nodesmith.contracts.nats.messages import Progress
+from nodesmith.domain.deployment import Rule
 from nodesmith.domain.operation import Phase, State
 from nodesmith.store.database import Database
 from nodesmith.store.operations.events import EventFeed
@@ -133,6 +134,15 @@ async def test_progress_that_another_node_sends_for_an_operation_is_not_shown(ap
             api.deps.events.tick(Progress(op_id=op_id, node_id=node_id, percentage=percentage))
         tick = await reader.next()
     assert (tick.kind, tick.data["percentage"]) == ("progress", 5)
+
+
+async def test_changed_model_is_told_without_a_number_to_streams_about_everything(api: Api) -> None:
+    async with reading(api) as reader, reading(api, node_id="n1") as other:
+        await api.deps.deployments.table.set_rule("llama", Rule(min_replicas=1))
+        notice = await reader.next()
+        op_id = await happen(api, node_id="n1")
+        assert (await other.next()).data["op_id"] == op_id
+    assert (notice.kind, notice.number, notice.data) == ("model", None, {"model": "llama"})
 
 
 async def test_ticks_of_a_batch_reach_its_stream(api: Api) -> None:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -192,3 +193,47 @@ async def test_a_load_can_be_cancelled_on_the_node(
     assert (ended["state"], ended["reason"]) == (State.CANCELLED, "requested")
     with pytest.raises(StopIteration):
         address_of(fleet, node, f"{model}#0")
+
+
+async def test_a_deployment_is_loaded_follows_its_backend_and_is_unloaded(fleet: Fleet, source: SlowSource) -> None:
+    """The whole way: deployment, scheduler, operation, node, report; an upgrade moves the replica to another port."""
+    model, backend, node = unique("model"), unique("server"), "agent-1"
+    await installed(fleet, source, node, backend, "1")
+    body = {
+        "backend": backend,
+        "files": [{"uri": f"{source.url}/model.gguf", "sha256": WEIGHTS.sha256, "name": "model.gguf"}],
+        "arguments": ["--model", "{file}"],
+        "environment": {"API_TOKEN": "s3cret"},
+        "selector": f"node.name={node}",
+        "min_replicas": 1,
+        "max_replicas": 1,
+    }
+    source.files["model.gguf"] = WEIGHTS.content
+    await fleet.http.post(f"/api/v1/nodes/{node}/inventory/refresh")
+    answer = await fleet.http.put(f"/api/v1/deployments/{model}", json=body)
+    assert answer.status_code == 200, answer.text
+    replica = await until_loaded(fleet, model)
+    assert (await info(replica["address"]))["content"] == WEIGHTS.content.decode()
+    assert "s3cret" not in answer.text
+    await installed(fleet, source, node, backend, "2", kind="upgrade", upgrade_policy="overlap")
+    moved = await until_loaded(fleet, model, other_than=replica["address"])
+    assert (await info(moved["address"]))["version"] == "2"
+    assert (await fleet.http.delete(f"/api/v1/deployments/{model}")).status_code == 200
+    async with asyncio.timeout(90):
+        while f"{model}%230.json" in {path.name for path in running_on(fleet, node)}:  # noqa: ASYNC110 - on its disk
+            await asyncio.sleep(0.2)
+
+
+def running_on(fleet: Fleet, node: str) -> list[Path]:
+    return list((fleet.machine.folder / "agents" / node / "running").glob("*.json"))
+
+
+async def until_loaded(fleet: Fleet, model: str, *, other_than: str = "") -> dict[str, Any]:
+    """The loaded replica of the model, at another address than that."""
+    async with asyncio.timeout(90):
+        while True:
+            detail = (await fleet.http.get(f"/api/v1/deployments/{model}")).json()
+            for replica in detail.get("replicas", []):
+                if replica["state"] == "loaded" and replica["address"] != other_than:
+                    return dict(replica)
+            await asyncio.sleep(0.2)

@@ -15,6 +15,7 @@ from tests.mutations.breaks.dispatch import DISPATCH
 from tests.mutations.breaks.found import FOUND
 from tests.mutations.breaks.keys import KEYS
 from tests.mutations.breaks.limits import LIMITS
+from tests.mutations.breaks.models import MODELS
 from tests.mutations.breaks.nats import NATS
 from tests.mutations.breaks.operation import OPERATION
 from tests.mutations.breaks.operation_rows import ROWS
@@ -35,6 +36,7 @@ BREAKS: tuple[Break, ...] = (
     *CONFINEMENT,
     *ARTIFACTS,
     *FOUND,
+    *MODELS,
 )
 
 SEEN_FAILING = {

@@ -249,6 +249,7 @@ async def test_calls_finish_on_the_old_revision(control: Control) -> None:
 
 
 async def test_removed_model_is_unloaded(control: Control) -> None:
+    """R36, H13: each replica once."""
     await gpu_node(control.nodes)
     await control.stage.deploy(rule=Rule(min_replicas=1))
     await control.settle(2)

@@ -43,7 +43,7 @@ async def test_200_concurrent_placements_take_exactly_what_fits(stage: Stage, no
 
 
 async def test_slots_limit_placements_of_one_model(stage: Stage, nodes: Nodes) -> None:
-    """R42, R43, R94: a row in any state occupies a slot, and the lowest free index is taken first."""
+    """R3, R42, R43, R94: a row in any state occupies a slot, and the lowest free index is taken first."""
     model, node = await stage.deploy(memory=0), await gpu_node(nodes, slots=3)
     placed = await asyncio.gather(*(stage.place(model, node) for _ in range(10)))
     assert sorted(each.index for each in placed if each) == [0, 1, 2]
@@ -178,7 +178,7 @@ async def test_sql_and_pure_function_agree(
     need: int,
     labelled: bool,
 ) -> None:
-    """The placement in SQL accepts a node with an index if and only if the pure function does."""
+    """H19, R19: the placement in SQL accepts a node with an index if and only if the pure function does."""
     await stage.empty()
     node = await gpu_node(nodes, gib=100, slots=4, labels={"zone": "a"} if labelled else {})
     model = await stage.deploy(memory=need * GIB, rule=Rule(selector="zone=a", max_replicas=0))
