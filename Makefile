@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 HOME_DIR ?= .nodesmith
 
-.PHONY: dist reference sbom bench-isolation attack breaks chaos kills help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean bench-signing
+.PHONY: bench-gateway dist reference sbom bench-isolation attack breaks chaos kills help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean bench-signing
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -97,6 +97,9 @@ bench-gallery: setup  ## what reading a gallery of 1,000 entries costs
 
 bench-registry: setup  ## what 5,000 nodes cost, as ratios to the bare queries of the same run
 	$(BIN)/python -m benchmarks.registry
+
+bench-gateway: setup  ## what the gateway and the forwarder cost one call, to direct calls of the same run
+	$(BIN)/python -m benchmarks.gateway
 
 bench-liveness: setup  ## how soon the control plane goes on after a node's return, and after a kill
 	$(BIN)/python -m benchmarks.liveness

@@ -16,8 +16,8 @@ from pydantic_settings import BaseSettings
 
 from nodesmith.agent.settings import AgentSettings
 from nodesmith.cli.main import COMMANDS
-from nodesmith.runtime.keyring import Keyring
 from nodesmith.runtime.gateway_settings import GatewaySettings
+from nodesmith.runtime.keyring import Keyring
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.stack import compose
 from nodesmith.stack.secrets import ORDER_KEYS
