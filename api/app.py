@@ -15,7 +15,16 @@ from nodesmith.api.auditing import LONGEST_REASON, Audited
 from nodesmith.api.auth import require_declared_access, viewer
 from nodesmith.api.dependencies import ABOUT_KEYS, KEY_HEADER, LONGEST_KEY, Dependencies
 from nodesmith.api.idempotency import IdempotentPosts, RepeatedRequest, repeat_answer
-from nodesmith.api.localai import catalogue, fan_out, installed, jobs, node_models, node_settings, self_service
+from nodesmith.api.localai import (
+    catalogue,
+    fan_out,
+    installed,
+    jobs,
+    node_models,
+    node_settings,
+    scheduling,
+    self_service,
+)
 from nodesmith.api.localai import nodes as localai_nodes
 from nodesmith.api.localai import operations as localai_operations
 from nodesmith.api.login_throttle import LoginThrottle
@@ -25,6 +34,7 @@ from nodesmith.api.v1 import (
     audit,
     backends,
     batches,
+    deployments,
     events,
     galleries,
     hold,
@@ -78,6 +88,7 @@ V1 = (
     node_backends,
     inventory,
     models,
+    deployments,
     operation_groups,
     operations,
     batches,
@@ -95,6 +106,7 @@ V1 = (
 """our own API"""
 
 LOCALAI = (
+    scheduling,
     self_service,
     node_access,
     node_models,
@@ -146,7 +158,7 @@ def _operation_id(route: APIRoute) -> str:
 def _lifespan(deps: Dependencies) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        running = (deps.events, deps.heartbeats, deps.health, deps.gallery, deps.renewal)
+        running = (deps.events, deps.heartbeats, deps.health, deps.gallery, deps.renewal, deps.starter)
         beside = [asyncio.create_task(part.run()) for part in running]
         try:
             yield

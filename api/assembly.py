@@ -30,6 +30,7 @@ from nodesmith.runtime.temporal import connect, prepare_namespace, run_url
 from nodesmith.services.access.trust_roots import RootGuard
 from nodesmith.store.access.trust import TrustRecord
 from nodesmith.store.database import Database
+from nodesmith.store.models.reading import DeploymentReader
 from nodesmith.store.nodes.node_list import NodeList
 from nodesmith.store.nodes.overrides import Overrides
 from nodesmith.store.operations.events import EventFeed
@@ -85,6 +86,10 @@ async def compose(settings: ControlSettings, closing: AsyncExitStack, *, queue: 
         bulk=graph.bulk,
         backend_stop=graph.backend_stop,
         models=graph.models,
+        deployments=DeploymentReader(database, graph.deployments),
+        model_service=graph.model_service,
+        call_holds=graph.call_holds,
+        starter=graph.replica_starter,
         batches=graph.batches,
         batch_service=graph.batch_service,
         keyring=secrets.keyring,

@@ -113,6 +113,12 @@ async def any_role(request: Request, who: CallerOf) -> str:
     return await _admit(request, who, Role.VIEWER)
 
 
+async def call_router(who: CallerOf) -> str:
+    """Operators and admins: routers that count calls on replicas. Not audited: a call changes nothing for people."""
+    require(who, Role.OPERATOR)
+    return who.name
+
+
 async def own_node(request: Request, deps: Deps, token: Bearer) -> Node | None:
     """The node that the path names, authenticated by its own credential.
 
@@ -152,7 +158,7 @@ Operator = Annotated[str, Depends(operator)]
 Admin = Annotated[str, Depends(admin)]
 
 READS = (viewer, viewer_or_node)
-DECLARATIONS = (operator, admin, any_role, own_node, anyone)
+DECLARATIONS = (operator, admin, any_role, call_router, own_node, anyone)
 
 
 async def require_declared_access(request: Request) -> None:

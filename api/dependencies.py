@@ -22,6 +22,8 @@ from nodesmith.runtime.keyring import Keyring
 from nodesmith.services.access.callers import Access, KnownCredentials
 from nodesmith.services.access.invites import Invites
 from nodesmith.services.batches.batches import BatchService
+from nodesmith.services.models.deploying import ModelService
+from nodesmith.services.models.starter import ReplicaStarter
 from nodesmith.services.nodes.backend_stop import BackendStop
 from nodesmith.services.nodes.inventory import Inventory
 from nodesmith.services.nodes.lifecycle import Lifecycle
@@ -34,6 +36,8 @@ from nodesmith.services.operations.hold import HoldService
 from nodesmith.services.ports import NodeLink
 from nodesmith.store.access.audit import AuditTrail
 from nodesmith.store.access.sign_in import SignIn
+from nodesmith.store.models.holds import Holds as CallHolds
+from nodesmith.store.models.reading import DeploymentReader
 from nodesmith.store.nodes.labels import Labels
 from nodesmith.store.nodes.node_list import NodeList
 from nodesmith.store.nodes.nodes import Nodes
@@ -64,6 +68,10 @@ class Dependencies:
     bulk: BulkActions
     backend_stop: BackendStop
     models: NodeModels
+    deployments: DeploymentReader
+    model_service: ModelService
+    call_holds: CallHolds
+    starter: ReplicaStarter
     invites: Invites
     keyring: Keyring
     renewal: OrderRenewal

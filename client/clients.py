@@ -16,6 +16,7 @@ from nodesmith.client.polling import BATCH_EVERY_S, BatchFollower, BatchUpdate, 
 from nodesmith.client.resources.access import Audit, Invites, Keys, Sessions, Tokens
 from nodesmith.client.resources.backends import Backends, Galleries, Sources, Uploads
 from nodesmith.client.resources.batches import Batches, Hold
+from nodesmith.client.resources.deployments import Deployments
 from nodesmith.client.resources.nodes import Models, Nodes
 from nodesmith.client.resources.operations import Operations, operation_call
 from nodesmith.client.transports import AsyncTransport, SyncTransport
@@ -29,6 +30,7 @@ class _Resources(Generic[Mode]):
     def __init__(self, transport: Transport) -> None:
         self.nodes: Nodes[Mode] = Nodes(transport)
         self.models: Models[Mode] = Models(transport)
+        self.deployments: Deployments[Mode] = Deployments(transport)
         self.operations: Operations[Mode] = Operations(transport)
         self.batches: Batches[Mode] = Batches(transport)
         self.hold: Hold[Mode] = Hold(transport)

@@ -19,6 +19,9 @@ from nodesmith.runtime.tls_trust import fingerprint
 from nodesmith.services.access.callers import Access, KnownCredentials
 from nodesmith.services.access.invites import Invites, JoinAddress
 from nodesmith.services.batches.batches import BatchService
+from nodesmith.services.models.deploying import ModelService
+from nodesmith.services.models.loads import ModelLoads
+from nodesmith.services.models.starter import ReplicaStarter
 from nodesmith.services.nodes.backend_stop import BackendStop
 from nodesmith.services.nodes.registration import Registration
 from nodesmith.services.nodes.revocation import Revocation
@@ -145,6 +148,35 @@ class ApiGraph(ControlGraph):
     @cached_property
     def hold_service(self) -> HoldService:
         return HoldService(Holds(self.database), self.operations, self.runs, self.clock)
+
+    # models ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def model_loads(self) -> ModelLoads:
+        return ModelLoads(
+            nodes=self.nodes,
+            inventory=self.inventory_table,
+            admission=self.admission,
+            lock=self.lock,
+            intents=self.intents,
+            policy=self.settings.policy,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def replica_starter(self) -> ReplicaStarter:
+        return ReplicaStarter(self.replicas, self.model_loads, self.placement_feed)
+
+    @cached_property
+    def model_service(self) -> ModelService:
+        return ModelService(
+            deployments=self.deployments,
+            replicas=self.replicas,
+            snapshots=self.fleet_snapshots,
+            intents=self.intents,
+            inventory=self.inventory_table,
+            clock=self.clock,
+        )
 
     # nodes ----------------------------------------------------------------------------------------------------
 

@@ -122,6 +122,14 @@ class Node:
     """version of the trust list in the last heartbeat; 0: not reported"""
     labels: Mapping[str, str] = field(default_factory=dict)
     open_operations: int = 0
+    model_count: int = 0
+    """loaded replicas"""
+    in_flight_count: int = 0
+    """open calls of its replicas"""
+    reserved_memory: int = 0
+    """bytes that its replicas hold: of GPU memory, else of RAM"""
+    reserved_vram: int = 0
+    """the part of it that `available_vram` does not show yet"""
     created_at: datetime
     updated_at: datetime
 

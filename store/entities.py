@@ -16,8 +16,8 @@ _CONFINEMENT = frozenset(NodeConfinement.__dataclass_fields__)
 _INSTALLED = frozenset(InstalledBackend.__dataclass_fields__)
 
 
-def node_of(row: NodeRow, status: str, open_operations: int, labels: dict[str, str] | None) -> Node:
-    derived = {"status": status, "open_operations": open_operations, "labels": labels}
+def node_of(row: NodeRow, status: str, open_operations: int, labels: dict[str, str] | None, held: list[int]) -> Node:
+    derived = {"status": status, "open_operations": open_operations, "labels": labels, "held": held}
     return node_of_columns({name: getattr(row, name) for name in _COLUMNS} | derived)
 
 
@@ -63,6 +63,10 @@ def node_of_columns(row: Mapping[str, Any]) -> Node:
         trust_version=row["trust_version"],
         labels=row["labels"] or {},
         open_operations=row["open_operations"],
+        model_count=row["held"][0],
+        in_flight_count=row["held"][1],
+        reserved_memory=row["held"][2],
+        reserved_vram=row["held"][3] if total_vram else 0,
         created_at=row["created_at"],
         updated_at=row["updated_at"],
     )

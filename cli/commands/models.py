@@ -1,10 +1,11 @@
-"""`nodesmith models`: lists, stops, unloads and deletes the models of nodes."""
+"""`nodesmith models`: lists deployed and running models; stops, unloads and removes them."""
 
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
+from nodesmith.cli.commands import deployments
 from nodesmith.cli.option_groups import Link, given, grouped
 from nodesmith.cli.options import OnNode, Reason
 from nodesmith.cli.output.render import Column, print_json, show_list
@@ -27,22 +28,30 @@ COLUMNS: list[Column[NodeModel]] = [
 
 def register(app: typer.Typer) -> None:
     models = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-    for name, command in (("ls", list_models), ("stop", stop), ("unload", unload), ("rm", remove)):
+    models.command("ls")(grouped(list_models))
+    deployments.register(models)
+    for name, command in (("stop", stop), ("unload", unload), ("rm", remove)):
         models.command(name)(grouped(command))
-    app.add_typer(models, name="models", help="List running models; stop, unload, delete.")
+    app.add_typer(models, name="models", help="Deploy models, scale and explain them; stop, unload, remove.")
 
 
 def list_models(
     *,
     on: Annotated[
-        str | None, typer.Option("--on", metavar="NODE", help="Only on this node.", show_default=False)
+        str | None, typer.Option("--on", metavar="NODE", help="Processes on this node.", show_default=False)
     ] = None,
+    running: Annotated[bool, typer.Option("--running", help="Processes, as all nodes report them now.")] = False,
     link: Link,
 ) -> None:
-    """List running models, as the nodes report them now. Without --on, a slow node is left out."""
+    """List deployed models; with --on or --running the processes, deployed or not, as the nodes report them now.
+
+    With --running, a node that does not answer within two seconds is left out.
+    """
+    if not on and not running:
+        return deployments.list_deployments(link=link)
     with link.api() as api:
         models = api.models.list(node=on or "").items
-    show_list(models, COLUMNS, as_json=link.as_json, empty_message=_NOTHING)
+    return show_list(models, COLUMNS, as_json=link.as_json, empty_message=_NOTHING)
 
 
 def stop(
@@ -96,11 +105,22 @@ def _print_unloaded(done: UnloadView, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def remove(name: Name, *, on: OnNode, reason: Reason = "", link: Link) -> None:
-    """Unload a model and delete its files from a node."""
+def remove(
+    name: Name,
+    *,
+    on: Annotated[
+        str | None, typer.Option("--on", metavar="NODE", help="Only the files on this node.", show_default=False)
+    ] = None,
+    reason: Reason = "",
+    link: Link,
+) -> None:
+    """Remove a deployment: its replicas are unloaded. With --on, unload a model and delete its files from a node."""
     with link.api() as api:
-        done = api.models.delete(name, node=on, reason=reason)
-    _print_result(done, f"{name} is deleted from {on}.", as_json=link.as_json)
+        if on:
+            done = api.models.delete(name, node=on, reason=reason)
+            return _print_result(done, f"{name} is deleted from {on}.", as_json=link.as_json)
+        removed = api.deployments.delete(name, reason=reason)
+    return _print_result(removed, f"{name} is removed; its replicas are unloaded.", as_json=link.as_json)
 
 
 def _print_result(done: Message, sentence: str, *, as_json: bool) -> None:

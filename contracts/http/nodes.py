@@ -151,7 +151,9 @@ class NodeView(Shape):
     vram_budget_manually_set: bool = False
     """an admin has overridden the node's value"""
     reserved_vram: int = 0
-    """always 0: nothing is reserved here"""
+    """bytes that replicas have reserved and `available_vram` does not show yet"""
+    reserved_memory: int = 0
+    """bytes that its replicas hold, all together: of graphics memory, on a node without it of main memory"""
     status: NodeStatus
     """computed at the time of the request"""
     approved_at: datetime | None = None
@@ -181,9 +183,9 @@ class NodeView(Shape):
     open_operations: int = 0
     """operations that have not ended"""
     model_count: int = 0
-    """always 0: `GET /api/v1/models` asks the nodes"""
+    """loaded replicas of deployments"""
     in_flight_count: int = 0
-    """always 0: calls go to the backends directly"""
+    """open calls on its replicas, as gateways and routers count them"""
     created_at: datetime
     """when it first registered"""
     updated_at: datetime

@@ -29,6 +29,7 @@ from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.cursors import cursor_after, read_moment, read_text
 from nodesmith.store.database import Database
 from nodesmith.store.entities import node_of_columns
+from nodesmith.store.nodes.held import held_by_replicas
 from nodesmith.store.nodes.labels import labels_of_node, selector_condition
 from nodesmith.store.nodes.nodes import open_operations_of_node, status_expression
 from nodesmith.store.tables.core import HeartbeatSinkRow, NodeRow
@@ -111,6 +112,7 @@ def page_statement(shape: NodeQuery) -> Select[Any]:
         status_expression(_NOW).label("status"),
         open_operations_of_node().label("open_operations"),
         labels_of_node().label("labels"),
+        held_by_replicas().label("held"),
         _count(shape).correlate(None).scalar_subquery().label("total"),
     ]
     wanted = select(*columns).select_from(NodeRow).outerjoin(HeartbeatSinkRow, _SINKS)

@@ -34,11 +34,12 @@ from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
 from nodesmith.store.entities import node_of
 from nodesmith.store.nodes.eligibility import hindered_by
+from nodesmith.store.nodes.held import held_by_replicas
 from nodesmith.store.nodes.labels import labels_of_node, write_reported
 from nodesmith.store.tables.core import HeartbeatSinkRow, NodeRow, OperationRow, one_of
 from nodesmith.store.text import storable
 
-NodeSelect = Select[NodeRow, str, int, dict[str, str] | None]
+NodeSelect = Select[NodeRow, str, int, dict[str, str] | None, list[int]]
 
 SINK_AWAY_AFTER = timedelta(seconds=15)
 
@@ -254,9 +255,8 @@ class Nodes:
 
 def select_nodes(now: datetime | ColumnElement[datetime]) -> NodeSelect:
     """The base query of `nodesmith.store.entities.node_of`; callers add filters and order."""
-    return select(NodeRow, status_expression(now), open_operations_of_node(), labels_of_node()).outerjoin(
-        HeartbeatSinkRow, HeartbeatSinkRow.protocol == NodeRow.protocol
-    )
+    derived = (status_expression(now), open_operations_of_node(), labels_of_node(), held_by_replicas())
+    return select(NodeRow, *derived).outerjoin(HeartbeatSinkRow, HeartbeatSinkRow.protocol == NodeRow.protocol)
 
 
 async def node_by_id(session: AsyncSession, node_id: str, now: datetime) -> Node | None:

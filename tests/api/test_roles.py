@@ -22,8 +22,11 @@ ADMIN = {
         "/api/v1/invites/{invite}",
         "/api/v1/sources",
         "/api/v1/keys",
+        "/api/nodes/scheduling",
+        "/api/nodes/scheduling/{model}",
     },
     "POST": {
+        "/api/nodes/scheduling",
         "/api/nodes/{node}/approve",
         "/api/v1/nodes/{node}/approve",
         "/api/v1/nodes/{node}/reset-credential",
@@ -48,6 +51,7 @@ ADMIN = {
     "PATCH": {"/api/nodes/{node}/labels", "/api/v1/nodes/{node}/labels"},
     "DELETE": {
         "/api/nodes/{node}",
+        "/api/nodes/scheduling/{model}",
         "/api/nodes/{node}/labels/{key}",
         "/api/nodes/{node}/max-replicas-per-model",
         "/api/nodes/{node}/vram-budget",

@@ -18,7 +18,7 @@ from nodesmith.domain.operation import Operation, StateChange
         (OperationEvent, StateChange, {"message"}),
         (BatchDetail, Batch, {"failed_attempts", "failed_nodes", "troubles", "message", "temporal_url"}),
         (MemberView, Member, set()),
-        (NodeView, Node, {"reserved_vram", "model_count", "in_flight_count"}),
+        (NodeView, Node, set()),
     ],
 )
 def test_every_field_of_a_view_is_on_its_entity_or_added_by_the_api(

@@ -44,7 +44,7 @@ async def counted(database: Database) -> tuple[dict[str, int], dict[str, int]]:
         held = await session.execute(
             select(ReplicaHoldRow.replica_id, func.sum(ReplicaHoldRow.in_flight)).group_by(ReplicaHoldRow.replica_id)
         )
-        return dict(totals.tuples().all()), {replica: int(total) for replica, total in held}
+        return {row.id: row.in_flight for row in totals}, {replica: int(total) for replica, total in held}
 
 
 async def be_silent(database: Database, holder: str) -> None:

@@ -182,10 +182,9 @@ async def test_sql_and_pure_function_agree(
     await stage.empty()
     node = await gpu_node(nodes, gib=100, slots=4, labels={"zone": "a"} if labelled else {})
     model = await stage.deploy(memory=need * GIB, rule=Rule(selector="zone=a", max_replicas=0))
-    for index, size, loaded_at in loaded:
-        await stage.load(model, node, replica_index=index + 10, reserved=size * GIB, loaded_at=loaded_at)
-    for index, _, _ in loaded:
-        await renumber(database, node, index)
+    rows = [a_row(node, index, size * GIB, loaded_at) for index, size, loaded_at in loaded]
+    async with database.session() as session:
+        session.add_all(rows)
     async with database.session() as session:
         await session.execute(update(NodeRow).where(NodeRow.id == node.id).values(**facts, resources=resources))
     seen = await snapshot_node(database, node.id, clock)
@@ -198,10 +197,11 @@ async def test_sql_and_pure_function_agree(
     await NodeLife(database).remove(node.id, now=NOON)
 
 
-async def renumber(database: Database, node: Node, index: int) -> None:
-    async with database.session() as session:
-        moved = update(ReplicaRow).where(ReplicaRow.node_id == node.id, ReplicaRow.replica_index == index + 10)
-        await session.execute(moved.values(replica_index=index))
+def a_row(node: Node, index: int, reserved: int, loaded_at: Any) -> ReplicaRow:
+    facts = {"revision": 1, "state": "loaded", "op_id": f"{node.id}{index}", "model_name": "llama"}
+    return ReplicaRow(
+        id=f"{node.id}#{index}", node_id=node.id, replica_index=index, reserved=reserved, loaded_at=loaded_at, **facts
+    )
 
 
 async def snapshot_node(database: Database, node_id: str, clock: SetClock) -> PlacementNode:
