@@ -113,9 +113,10 @@ async def any_role(request: Request, who: CallerOf) -> str:
     return await _admit(request, who, Role.VIEWER)
 
 
-async def call_router(who: CallerOf) -> str:
+async def call_router(request: Request, who: CallerOf) -> str:
     """Operators and admins: routers that count calls on replicas. Not audited: a call changes nothing for people."""
     require(who, Role.OPERATOR)
+    await idempotency.begin(request, who)
     return who.name
 
 

@@ -24,7 +24,7 @@ OF_A_NODE = {
 }
 """requests that take no key, and why they may be repeated as they are"""
 
-KEYED = sorted({each.path for each in POSTS} - OF_A_NODE.keys())
+KEYED = sorted({each.path.replace(":path}", "}") for each in POSTS} - OF_A_NODE.keys())
 BODIES: dict[str, dict[str, Any]] = {
     "/api/v1/operations": {"kind": "install", "node": "keyed", "backend": "echo"},
     "/api/backends/install-external": {"uri": "https://host/own.tar.gz", "name": "own"},

@@ -12,6 +12,7 @@ from sqlalchemy import event
 
 from nodesmith.api.app import create_app
 from nodesmith.contracts.temporal.batches import BatchInput, Target
+from nodesmith.domain.deployment import LoadSpec, Rule
 from nodesmith.domain.operation import State
 from nodesmith.store.database import Database
 from tests.api.station import Api
@@ -26,6 +27,7 @@ SEVERAL = {
     "/api/v1/nodes/{node}/inventory": NAMED,
     "/api/v1/nodes/{node}/labels": NAMED,
     "/api/nodes/{node}/labels": NAMED,
+    "/api/v1/nodes/{node}/drain-preview": NAMED,
     "/backends/jobs/{job_id}": EITHER,
     "/api/backends/job/{job_id}": EITHER,
     "/api/backends": GALLERIES,
@@ -49,6 +51,8 @@ ELSEWHERE = {
     "/api/node/{node}/models": "of a node that speaks for itself",
     "/api/node/{node}/sources": "of a node that speaks for itself",
     "/api/v1/models": "asked of the nodes",
+    "/api/v1/deployments/{name}/load-status": "of a load that runs",
+    "/api/models/{model}/load-status": "of a load that runs",
     "/api/v1/nodes/{node}/models": "asked of the node",
     "/api/v1/nodes/{node}/backends/{backend}/logs": "asked of the node",
     "/api/nodes/models": "asked of the nodes",
@@ -94,12 +98,14 @@ async def known(api: Api) -> dict[str, str]:
     invite = await api.http.post("/api/v1/invites", json={})
     uploaded = await api.http.put("/api/v1/uploads/builtin/1.0", content=gzip.compress(b"an archive"))
     assert uploaded.status_code == 201, uploaded.text
+    await api.deps.deployments.table.deploy(LoadSpec(model="builtin", revision=0, backend="echo"), Rule())
     return {
         "node": node["id"],
         "op_id": request.op_id,
         "batch_id": batch_id,
         "job_id": batch_id,
         "name": "builtin",
+        "model": "builtin",
         "version": "1.0",
         "token": token.json()["id"],
         "invite": invite.json()["id"],

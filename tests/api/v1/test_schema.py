@@ -17,7 +17,7 @@ from tests.gallery import wild
 from tests.store.transitions import a_request, transition
 
 OURS = "/api/v1/"
-FREE_KEYS = {"AuditEntry": {"before", "after"}, "Problem": {"facts"}}
+FREE_KEYS = {"AuditEntry": {"before", "after"}, "FieldChange": {"before", "after"}, "Problem": {"facts"}}
 """members whose keys depend on what was changed, or on the problem"""
 
 MAPS = {"/api/v1/nodes/{node}/labels", "/api/v1/nodes/{node}/labels/{key}"}
@@ -38,6 +38,10 @@ NO_PAGE = {
     "/api/v1/tokens/{token}": "one token",
     "/api/v1/invites/{invite}": "one invite",
     "/api/v1/hold": "the hold",
+    "/api/v1/deployments/{name}": "one deployment with its replicas",
+    "/api/v1/deployments/{name}/explain": "one decision",
+    "/api/v1/deployments/{name}/load-status": "one load",
+    "/api/v1/nodes/{node}/drain-preview": "one plan",
 }
 """reads that are no list of resources, and why"""
 
