@@ -152,6 +152,9 @@ class ReplicaTable:
                 elif row.op_id == each.op_id and row.state in _STARTING:
                     done = update(ReplicaRow).where(ReplicaRow.id == row.id, ReplicaRow.state.in_(_STARTING))
                     await session.execute(done.values(**_loaded_values(each.address, number)))
+                elif row.state == _LOADED and row.address != each.address and row.node_seq < number:
+                    moved = update(ReplicaRow).where(ReplicaRow.id == row.id, ReplicaRow.node_seq < number)
+                    await session.execute(moved.values(address=each.address, node_seq=number, boot_id=boot_id))
 
     async def _rest(self, session: AsyncSession, row: ReplicaRow, reason: str) -> None:
         failure = await session.get(LoadFailureRow, (row.model_name, row.node_id), with_for_update=True)
