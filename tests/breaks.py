@@ -12,6 +12,7 @@ from tests.breaks_artifacts import ARTIFACTS
 from tests.breaks_batch import BATCH
 from tests.breaks_confinement import CONFINEMENT
 from tests.breaks_dispatch import DISPATCH
+from tests.breaks_gateway import GATEWAY
 from tests.breaks_keys import KEYS
 from tests.breaks_limits import LIMITS
 from tests.breaks_nats import NATS
@@ -33,6 +34,7 @@ BREAKS: tuple[Break, ...] = (
     *TEMPORAL,
     *CONFINEMENT,
     *ARTIFACTS,
+    *GATEWAY,
 )
 
 SEEN_FAILING = {

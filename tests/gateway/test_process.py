@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from nodesmith.contracts.nats.presence import Heartbeat
 from nodesmith.domain.access import Role
 from nodesmith.domain.deployment import Deployment
 from nodesmith.domain.node import Node
@@ -29,7 +30,7 @@ from tests.databases import migrated_template, opened
 from tests.deadlines import HANGS_S
 from tests.gateway.backends import echo_lm
 from tests.servers import PostgresForTests
-from tests.store.fleet import Heartbeat, registered
+from tests.store.fleet import registered
 from tests.store.models import Stage
 
 KEY = "nstok-of-a-client"
