@@ -187,6 +187,8 @@ class ReplicaView(Shape):
     """when its node was chosen"""
     changed_at: datetime
     """when its state last changed"""
+    is_reachable: bool = True
+    """false: its node does not answer, so it gets no calls and does not count"""
 
 
 class DeploymentStatus(WireEnum):
@@ -245,7 +247,7 @@ class DeploymentView(Shape):
     min_prefix_match: float
     """see the request"""
     loaded: int
-    """replicas that are loaded"""
+    """replicas that get calls: loaded, on nodes that answer"""
     starting: int
     """replicas that are placed or being loaded"""
     ending: int
@@ -385,6 +387,13 @@ class ReleaseBody(Shape):
 class Released(Shape):
     released: bool
     """false: this holder had no call there; nothing was changed"""
+
+
+class ModelNotice(Shape):
+    """On the event stream: a deployment, its replicas or the nodes below them changed; read it again."""
+
+    model: str
+    """name of the model; empty: any of them"""
 
 
 class HolderView(Shape):

@@ -169,7 +169,7 @@ async def test_two_deployments_of_one_name_at_once(api: Api) -> None:
         body = {"backend": BACKEND, "arguments": [argument], "min_replicas": 0, **fields}
         return (await api.http.put(f"/api/v1/deployments/{name}", json=body)).status_code
 
-    assert await asyncio.gather(put("-a"), put("-b")) == [200, 200]
+    assert set(await asyncio.gather(put("-a"), put("-b"))) == {200}
     assert (await api.http.get(f"/api/v1/deployments/{name}")).json()["revision"] == 2
     statuses = await asyncio.gather(put("-c", expected_revision=2), put("-d", expected_revision=2))
     assert sorted(statuses) == [200, 409]
