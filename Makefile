@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 HOME_DIR ?= .nodesmith
 
-.PHONY: dist reference sbom bench-isolation attack breaks chaos kills help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean bench-signing
+.PHONY: bench-gateway demo-models dist reference sbom bench-isolation attack breaks chaos kills help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean bench-signing
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,6 +24,9 @@ run: setup  ## the whole system on this machine, until Ctrl-C
 
 demo: setup  ## kill it and watch: the tour of the README, about a minute and a half
 	@exec $(BIN)/nodesmith demo
+
+demo-models: setup  ## a client calls a model while nodes, backend and control plane are taken away
+	@exec $(BIN)/python -m benchmarks.demo_models
 
 test: setup lint types imports  ## lint, types, import contracts, and all tests but the long ones (`make chaos`)
 	@tools/test
@@ -97,6 +100,9 @@ bench-gallery: setup  ## what reading a gallery of 1,000 entries costs
 
 bench-registry: setup  ## what 5,000 nodes cost, as ratios to the bare queries of the same run
 	$(BIN)/python -m benchmarks.registry
+
+bench-gateway: setup  ## what the gateway and the forwarder cost one call, to direct calls of the same run
+	$(BIN)/python -m benchmarks.gateway
 
 bench-liveness: setup  ## how soon the control plane goes on after a node's return, and after a kill
 	$(BIN)/python -m benchmarks.liveness

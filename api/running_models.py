@@ -11,4 +11,5 @@ from nodesmith.domain.running_model import LoadedModel
 
 async def counted(deps: Dependencies, models: Sequence[LoadedModel]) -> list[NodeModel]:
     """Add what is known of those processes that are replicas of a deployment."""
-    return with_calls([model_view(model) for model in models], await deps.deployments.by_process({model.node_id for model in models}))
+    calls = await deps.deployments.by_process({model.node_id for model in models})
+    return with_calls([model_view(model) for model in models], calls)

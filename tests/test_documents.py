@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings
 from nodesmith.agent.settings import AgentSettings
 from nodesmith.cli.main import COMMANDS, _load
 from nodesmith.contracts.temporal.operations import Policy
+from nodesmith.runtime.gateway_settings import GatewaySettings
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.stack.servers import binaries, isolation
 from tests.reference.settings import CLIENT
@@ -29,7 +30,8 @@ def names_of(settings: type[BaseSettings]) -> set[str]:
 
 
 LIMITS = {f"NODESMITH_POLICY__{field}".upper() for field in Policy.model_fields}
-SETTINGS = (names_of(ControlSettings) - {"NODESMITH_POLICY"}) | names_of(AgentSettings) | LIMITS | OF_UP
+CONTROL_PLANE = (names_of(ControlSettings) - {"NODESMITH_POLICY"}) | names_of(GatewaySettings)
+SETTINGS = CONTROL_PLANE | names_of(AgentSettings) | LIMITS | OF_UP
 
 
 @each_document

@@ -8,7 +8,7 @@ from nodesmith.api.dependencies import Deps
 from nodesmith.api.problems import responses
 from nodesmith.api.running_models import counted
 from nodesmith.api.views.models import unload_view
-from nodesmith.contracts.http.models import ModelBody, NodeModel, UnloadResult, UnloadView
+from nodesmith.contracts.http.models import ModelBody, NodeModel, UnloadView
 from nodesmith.contracts.http.shared import Page
 from nodesmith.domain.running_model import UnloadResult
 

@@ -13,6 +13,7 @@ from tests.mutations.breaks.batch import BATCH
 from tests.mutations.breaks.confinement import CONFINEMENT
 from tests.mutations.breaks.dispatch import DISPATCH
 from tests.mutations.breaks.found import FOUND
+from tests.mutations.breaks.gateway import GATEWAY
 from tests.mutations.breaks.keys import KEYS
 from tests.mutations.breaks.limits import LIMITS
 from tests.mutations.breaks.models import MODELS
@@ -37,6 +38,7 @@ BREAKS: tuple[Break, ...] = (
     *ARTIFACTS,
     *FOUND,
     *MODELS,
+    *GATEWAY,
 )
 
 SEEN_FAILING = {

@@ -168,6 +168,18 @@ async def test_replicas_of_an_earlier_boot_are_gone_after_a_reboot(stage: Stage,
     assert await state_of(stage, loaded.id) is None
 
 
+async def test_newer_report_moves_a_loaded_replica_to_its_new_address(stage: Stage, nodes: Nodes) -> None:
+    """A process that was started again, after a crash or an upgrade of its backend, listens on another port."""
+    model, node = await stage.deploy(), await gpu_node(nodes, boot_id="b1")
+    loaded = await stage.load(model, node)
+    moved = ReportedReplica(model=model.name, index=loaded.index, address="10.0.0.9:2", op_id=loaded.op_id)
+    await stage.replicas.reported(node.id, "b1", 1, [moved])
+    assert (await stage.replicas.of_node(node.id))[0].address == loaded.address, "an older report changes nothing"
+    await stage.replicas.reported(node.id, "b1", 2, [moved])
+    found = (await stage.replicas.of_node(node.id))[0]
+    assert (found.id, found.address, found.node_seq, found.state) == (loaded.id, "10.0.0.9:2", 2, loaded.state)
+
+
 async def test_report_heals_a_lost_outcome(stage: Stage, nodes: Nodes) -> None:
     model, node = await stage.deploy(), await gpu_node(nodes, boot_id="b1")
     placed = await stage.place(model, node)
