@@ -29,7 +29,7 @@ from nodesmith.services.operations.verified_records import VerifiedRecords
 from nodesmith.services.requested_work import RequestedBackend
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.inventory import InventoryTable
-from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.lifecycle import NodeLifecycle
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.operations.operations import OperationTable
 from nodesmith.store.operations.permits import PermitTable
@@ -342,7 +342,7 @@ async def test_an_end_that_is_refused_because_the_command_was_sent_tells_nothing
 async def test_reports_of_nodes_are_recorded_when_they_change(
     nodes: Nodes,
     operations: OperationTable,
-    life: NodeLife,
+    life: NodeLifecycle,
     presence: SimulatedPresence,
     runs: TemporalRuns,
     inventory: InventoryTable,

@@ -21,7 +21,7 @@ from nodesmith.store.database import Database
 from nodesmith.store.models.holds import Holds
 from nodesmith.store.models.snapshots import FleetSnapshots
 from nodesmith.store.models.wakeups import PlacementFeed
-from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.lifecycle import NodeLifecycle
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.tables.models import ModelRow
 from tests.databases import migrated_template, opened
@@ -77,7 +77,7 @@ class Control:
     scheduler: ModelScheduler
     loads: TestLoads
     starter: ReplicaStarter
-    life: NodeLife
+    life: NodeLifecycle
 
     async def tick(self, *, finish: bool = True, **facts: Any) -> None:
         """One tick; the loads and unloads that it leads to are started, and succeed unless told otherwise."""
@@ -123,7 +123,7 @@ async def control(models_database: Database) -> Control:
     clock, database = SetClock(), models_database
     stage, loads = Stage(database, clock), TestLoads()
     await stage.empty()
-    nodes, life = Nodes(database, clock=clock), NodeLife(database, clock=clock)
+    nodes, life = Nodes(database, clock=clock), NodeLifecycle(database, clock=clock)
     for node in await nodes.list():
         await life.remove(node.id, now=NOON)
     operations = NoOperations()

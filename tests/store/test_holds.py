@@ -13,7 +13,7 @@ from nodesmith.domain.node import Node
 from nodesmith.domain.replica import Replica
 from nodesmith.store.database import Database
 from nodesmith.store.models.holds import GATEWAY, Holds
-from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.lifecycle import NodeLifecycle
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.tables.models import ReplicaHolderRow, ReplicaHoldRow, ReplicaRow
 from tests.store.clock import NOON, SetClock
@@ -87,7 +87,7 @@ async def test_acquire_skips_what_cannot_serve(stage: Stage, nodes: Nodes, holds
     async with database.session() as session:
         for replica, state in zip(replicas, ("draining", "loading", "loaded"), strict=True):
             await session.execute(update(ReplicaRow).where(ReplicaRow.id == replica.id).values(state=state))
-    await NodeLife(database).drain(node.id, now=NOON)
+    await NodeLifecycle(database).drain(node.id, now=NOON)
     chosen = await holds.acquire("llama", "r")
     assert chosen is not None
     assert chosen.id == replicas[2].id
@@ -128,7 +128,7 @@ async def test_sync_ignores_replicas_that_are_gone(
 ) -> None:
     node, replicas = await three_replicas(stage, nodes)
     await holds.sync("g", {replicas[0].id: 5})
-    await NodeLife(database).remove(node.id, now=NOON)
+    await NodeLifecycle(database).remove(node.id, now=NOON)
     assert await holds.sync("g", {replicas[0].id: 4, "never": 1}) == {}
     assert await holds.leave("g")
     assert not await holds.renew("g")

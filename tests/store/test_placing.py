@@ -16,7 +16,7 @@ from nodesmith.domain.replica import ReplicaState
 from nodesmith.domain.selector import parse
 from nodesmith.store.database import Database
 from nodesmith.store.models.snapshots import FleetSnapshots
-from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.lifecycle import NodeLifecycle
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.tables.core import NodeRow
 from nodesmith.store.tables.models import ReplicaRow
@@ -194,7 +194,7 @@ async def test_sql_and_pure_function_agree(
     placed = await stage.place(model, node)
     assert (placed.index if placed else None) == expected
     assert await agrees_about_serving(nodes, node, seen)
-    await NodeLife(database).remove(node.id, now=NOON)
+    await NodeLifecycle(database).remove(node.id, now=NOON)
 
 
 def a_row(node: Node, index: int, reserved: int, loaded_at: Any) -> ReplicaRow:

@@ -17,7 +17,7 @@ from nodesmith.domain.tick import NOTHING, PlannedDrain, Unsatisfied
 from nodesmith.store.database import Database
 from nodesmith.store.models.snapshots import FleetSnapshots
 from nodesmith.store.nodes.labels import Labels
-from nodesmith.store.nodes.lifecycle import NodeLife
+from nodesmith.store.nodes.lifecycle import NodeLifecycle
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.nodes.overrides import Overrides
 from nodesmith.store.tables.core import NodeRow
@@ -124,7 +124,7 @@ async def test_rows_without_a_process_are_forgotten(stage: Stage, nodes: Nodes) 
     assert placed is not None
     assert await stage.replicas.forget(placed)
     assert not await stage.replicas.forget(loaded)
-    await NodeLife(stage.database).left(node.id, now=NOON)
+    await NodeLifecycle(stage.database).left(node.id, now=NOON)
     assert await stage.replicas.forget(loaded)
 
 
@@ -293,7 +293,7 @@ async def notified(database: Database, change: Callable[[], Awaitable[object]]) 
 async def test_everything_that_could_make_room_is_notified(stage: Stage, nodes: Nodes, database: Database) -> None:
     """R86, R87, H36, R14g: registration, approval, labels, overrides and their removal, resume, recovery, removal."""
     node = await registered(nodes, approve=False)
-    life, labels, overrides = NodeLife(database), Labels(database), Overrides(database)
+    life, labels, overrides = NodeLifecycle(database), Labels(database), Overrides(database)
     beat = Heartbeat(node_id=node.id, resources=Resources(total_vram=8 * GIB))
     changes: list[Callable[[], Awaitable[object]]] = [
         lambda: nodes.approve(node.id, now=NOON),
@@ -344,6 +344,6 @@ async def test_routers_learn_of_every_change_after_its_commit(stage: Stage, node
             await session.rollback()
 
     assert await notified(database, rolled_back) == set()
-    gone = await notified(database, lambda: NodeLife(database).remove(node.id, now=NOON))
+    gone = await notified(database, lambda: NodeLifecycle(database).remove(node.id, now=NOON))
     assert ("routes", "llama") in gone
     assert ("placement", "capacity") in gone
