@@ -9,7 +9,6 @@ from typing import Any
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
-from temporalio.worker import Worker
 
 from nodesmith.contracts.temporal import batches as names
 from nodesmith.contracts.temporal.batches import (
@@ -33,6 +32,7 @@ from nodesmith.domain.operation import State
 from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.workflows.batch import Batch
 from tests.deadlines import HANGS_S
+from tests.fakes.workers import EndingWorker
 
 Handle = WorkflowHandle[Batch, BatchProgress]
 
@@ -186,5 +186,5 @@ async def worker_of(client: Client, fleet: Fleet) -> AsyncIterator[str]:
         fleet.cancel_members,
         fleet.close_batch,
     ]
-    async with Worker(client, task_queue=queue, workflows=[Batch], activities=activities):
+    async with EndingWorker(client, task_queue=queue, workflows=[Batch], activities=activities):
         yield queue

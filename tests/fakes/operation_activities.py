@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
-from temporalio.worker import Worker
 
 from nodesmith.contracts.nats.messages import Installed, Outcome, Result
 from nodesmith.contracts.temporal import dispatch as dispatching
@@ -51,6 +50,7 @@ from nodesmith.domain.operation import ENDED, Phase, Reason, State
 from nodesmith.runtime.temporal import TemporalRuns
 from nodesmith.workflows.backend_operation import BackendOperation
 from tests.deadlines import HANGS_S
+from tests.fakes.workers import EndingWorker
 
 QUICK = Policy(
     node_poll=timedelta(seconds=30),
@@ -244,8 +244,8 @@ async def worker_of(client: Client, station: Station, queue: str) -> AsyncIterat
     """A worker of the two queues, as `workers/` composes them."""
     short: list[Callable[..., Any]] = [station.cancel_on_node, station.record, station.report_not_admitted]
     async with (
-        Worker(client, task_queue=queue, activities=[*short, station.watch_operation]),
-        Worker(
+        EndingWorker(client, task_queue=queue, activities=[*short, station.watch_operation]),
+        EndingWorker(
             client,
             task_queue=names.node_queue(queue),
             workflows=[BackendOperation],

@@ -13,7 +13,6 @@ import pytest
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
-from temporalio.worker import Worker
 
 from nodesmith.activities.batches import BatchActivities
 from nodesmith.activities.records import RecordActivities
@@ -51,6 +50,7 @@ from nodesmith.workflows.backend_operation import BackendOperation
 from nodesmith.workflows.batch import Batch
 from tests.deadlines import HANGS_S
 from tests.fakes.node_link import AcceptingProofs
+from tests.fakes.workers import EndingWorker
 from tests.services.conftest import Join, now, orders_on
 
 NEVER = 0
@@ -136,8 +136,8 @@ class Plant:
         ]
         queue = self.runs.queue
         async with (
-            Worker(self.client, task_queue=queue, workflows=[Batch], activities=steps),
-            Worker(
+            EndingWorker(self.client, task_queue=queue, workflows=[Batch], activities=steps),
+            EndingWorker(
                 self.client,
                 task_queue=names.node_queue(queue),
                 workflows=[BackendOperation],

@@ -12,7 +12,6 @@ import pytest
 from sqlalchemy import text
 from temporalio import activity
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
-from temporalio.worker import Worker
 
 from nodesmith.activities.batches import BatchActivities
 from nodesmith.activities.records import RecordActivities
@@ -58,6 +57,7 @@ from nodesmith.workflows.batch import Batch
 from tests.api.station import until
 from tests.deadlines import HANGS_S
 from tests.fakes.node_link import AcceptingProofs
+from tests.fakes.workers import EndingWorker
 from tests.services.conftest import Join, now, orders_on
 
 
@@ -114,8 +114,8 @@ class Site:
         node = names.node_queue(self.runs.queue)
         at_node: list[Callable[..., Any]] = [self.dispatch, self.run_on_node, record]
         async with (
-            Worker(self.client, task_queue=self.runs.queue, workflows=[Batch], activities=steps),
-            Worker(self.client, task_queue=node, workflows=[BackendOperation], activities=at_node),
+            EndingWorker(self.client, task_queue=self.runs.queue, workflows=[Batch], activities=steps),
+            EndingWorker(self.client, task_queue=node, workflows=[BackendOperation], activities=at_node),
         ):
             try:
                 yield

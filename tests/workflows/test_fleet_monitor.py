@@ -6,7 +6,6 @@ from datetime import timedelta
 
 from temporalio import activity
 from temporalio.client import Client
-from temporalio.worker import Worker
 
 from nodesmith.contracts.temporal import models
 from nodesmith.contracts.temporal import operations as names
@@ -15,6 +14,7 @@ from nodesmith.workflows import policy
 from nodesmith.workflows.fleet_monitor import FleetMonitor
 from nodesmith.workflows.model_scheduler import ModelScheduler
 from tests.deadlines import HANGS_S
+from tests.fakes.workers import EndingWorker
 
 GONE_ON = timedelta(seconds=30)
 
@@ -41,7 +41,7 @@ class Watches:
 async def test_another_worker_continues_when_one_stops_responding(client: Client) -> None:
     watches, queue = Watches(), f"fleet-{uuid.uuid4()}"
     watch = FleetWatch(heartbeat_timeout=timedelta(seconds=1))
-    async with Worker(client, task_queue=queue, workflows=[FleetMonitor], activities=[watches.watch_fleet]):
+    async with EndingWorker(client, task_queue=queue, workflows=[FleetMonitor], activities=[watches.watch_fleet]):
         handle = await client.start_workflow(FleetMonitor.run, watch, id=queue, task_queue=queue)
         assert [await asyncio.wait_for(watches.begun.get(), HANGS_S) for _ in range(2)] == [1, 2]
         await handle.terminate("seen")
