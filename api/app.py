@@ -53,9 +53,9 @@ from nodesmith.api.v1 import (
     tokens,
 )
 from nodesmith.api.web import artifacts, health, pages
-from nodesmith.contracts.http.deployments import ModelNotice
 from nodesmith.contracts.http.nodes import LeaveBody
 from nodesmith.contracts.http.operations import OperationEvent, ProgressTick, StreamReset
+from nodesmith.contracts.http.replicas import ModelNotice
 from nodesmith.contracts.http.shared import LocalaiProblem, Problem
 from nodesmith.contracts.nats.presence import Resources
 
