@@ -75,6 +75,10 @@ class PlacementFeed(Protocol):
         """Yield when there may be something to do: True if what did not fit may fit now."""
         ...
 
+    def hasten(self, seconds: float) -> None:
+        """Yield the next time within so many seconds."""
+        ...
+
 
 class SilentHolders(Protocol):
     async def delete_silent(self) -> Sequence[str]: ...

@@ -132,7 +132,6 @@ async def control(models_database: Database) -> Control:
         deployments=stage.deployments,
         replicas=stage.replicas,
         placing=stage.placing,
-        holders=Holds(database, clock=clock),
         operations=operations,
         runs=operations,
     )
@@ -312,6 +311,8 @@ async def test_scheduler_is_woken_by_changes(control: Control) -> None:
         assert not await anext(wakeups), "a replica was placed: there is less room"
         await control.life.remove(node.id, now=NOON)
         assert await anext(wakeups)
+        feed.hasten(0.1)
+        assert not await anext(wakeups), "earlier than its period, because the scheduler asked for it"
 
 
 async def test_clock_and_counters_survive_the_scheduler(control: Control) -> None:
