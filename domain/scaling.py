@@ -222,7 +222,7 @@ class _ModelPlan:
         if len(self._plan.place) >= MOST_PLACEMENTS:
             return None
         rests = self._fleet.rests.get(self._model.name, {})
-        answer = place(self._spec, self._selector, nodes, now=self._now, resting=rests)
+        answer = place(self._spec, self._selector, nodes, now=self._now, resting=rests, explain=False)
         if answer.choice is None:
             return answer.refusals
         planned = planned_replica(self._model, answer.choice, self._now)
