@@ -37,7 +37,9 @@ class ModelActivities:
     async def _tick(self, *, capacity_changed: bool) -> bool:
         """Run one tick; False if a server did not answer, so that its news counts again."""
         try:
-            await self._scheduler.tick(capacity_changed=capacity_changed)
+            plan = await self._scheduler.tick(capacity_changed=capacity_changed)
+            if plan.again_within is not None:
+                self._feed.hasten(plan.again_within.total_seconds())
             await self._ticks.write(activity.info().workflow_run_id or "")
         except NodesmithError as error:
             log.warning("model scheduler: skipped a tick", error=str(error))

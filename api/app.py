@@ -54,8 +54,8 @@ from nodesmith.api.v1 import (
 )
 from nodesmith.api.web import artifacts, health, pages
 from nodesmith.contracts.agent_api import LeaveBody
-from nodesmith.contracts.http.deployments import ModelNotice
 from nodesmith.contracts.http.operations import OperationEvent, ProgressTick, StreamReset
+from nodesmith.contracts.http.replicas import ModelNotice
 from nodesmith.contracts.http.shared import LocalaiProblem, Problem
 from nodesmith.contracts.nats.presence import Resources
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from nodesmith.api.views.operations import event_view
-from nodesmith.contracts.http.deployments import ModelNotice
 from nodesmith.contracts.http.operations import RESET, OperationEvent, ProgressTick, StreamReset
+from nodesmith.contracts.http.replicas import ModelNotice
 from nodesmith.contracts.nats.messages import Progress
 from nodesmith.domain.errors import NodesmithError
 from nodesmith.domain.operation import Phase, StateChange

@@ -219,7 +219,6 @@ class ControlGraph:
             deployments=self.deployments,
             replicas=self.replicas,
             placing=ReplicaPlacing(self.database),
-            holders=self.call_holds,
             operations=self.operations,
             runs=self.runs,
         )

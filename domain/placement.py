@@ -70,6 +70,8 @@ class PlacementNode:
     unseen: int = 0
     """the part of `held` that the last reading does not show yet"""
     in_flight: int = 0
+    _indices: dict[str, set[int]] = field(default_factory=dict)
+    """model -> occupied numbers"""
 
     def __post_init__(self) -> None:
         for replica in self.replicas:
@@ -80,6 +82,7 @@ class PlacementNode:
         self._count(replica)
 
     def _count(self, replica: Replica) -> None:
+        self._indices.setdefault(replica.model, set()).add(replica.index)
         self.held += replica.reserved
         self.in_flight += replica.in_flight
         if is_unseen(replica.loaded_at, self.resources_at):
@@ -88,20 +91,19 @@ class PlacementNode:
     @property
     def free(self) -> int | None:
         """Bytes for further replicas; None: the node does not report its memory."""
-        parts = []
-        if self.budget is not None:
-            parts.append(self.budget - self.held)
-        if self.available is not None:
-            parts.append(self.available - self.unseen)
-        return min(parts, default=None)
+        within_budget = None if self.budget is None else self.budget - self.held
+        if self.available is None:
+            return within_budget
+        unused = self.available - self.unseen
+        return unused if within_budget is None else min(within_budget, unused)
 
     def free_index(self, model: str) -> int | None:
         """The lowest free number of this model; None if all slots are occupied."""
-        taken = {replica.index for replica in self.replicas if replica.model == model}
+        taken = self._indices.get(model, ())
         return next((index for index in range(self.slots) if index not in taken), None)
 
     def count(self, model: str) -> int:
-        return sum(replica.model == model for replica in self.replicas)
+        return len(self._indices.get(model, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +193,12 @@ def place(
     *,
     now: datetime,
     resting: Mapping[str, datetime] = NO_RESTS,
+    explain: bool = True,
 ) -> Placement:
-    """Choose the node of the next replica. `resting`: nodes where the load failed, by id, and until when they rest."""
+    """Choose the node of the next replica. `resting`: nodes where the load failed, by id, and until when they rest.
+
+    Without `explain` the other nodes are named only if none fits.
+    """
     fitting: list[PlacementNode] = []
     refusals: list[Refusal] = []
     for node in nodes:
@@ -203,9 +209,10 @@ def place(
             refusals.append(refusal)
     if not fitting:
         return Placement(None, refusals)
-    preference = _preference(spec)
-    best = min(fitting, key=preference)
-    refusals += [Refusal(node.id, node.name, WhyNot.NOT_PREFERRED, best.name) for node in fitting if node.id != best.id]
+    best = min(fitting, key=_preference(spec))
+    if explain:
+        others = (node for node in fitting if node.id != best.id)
+        refusals += [Refusal(node.id, node.name, WhyNot.NOT_PREFERRED, best.name) for node in others]
     index = best.free_index(spec.model)
     return Placement(Choice(best.id, best.name, index or 0, _advantage(spec, best)), refusals)
 

@@ -4,8 +4,8 @@ A replica counts if its node is healthy. A replica in the right place and of the
 one that has to move (its node is drained or no longer matches, or its revision is old) serves until it is replaced.
 """
 
-from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 
 from nodesmith.domain.deployment import Deployment
 from nodesmith.domain.node import NodeStatus
@@ -14,6 +14,7 @@ from nodesmith.domain.replica import ENDING, STARTING, Replica, ReplicaState
 from nodesmith.domain.selector import Selector
 from nodesmith.domain.selector import parse as parse_selector
 from nodesmith.domain.tick import (
+    LOST_AFTER,
     NOTHING,
     Fleet,
     FleetIndex,
@@ -62,7 +63,21 @@ def plan_tick(fleet: Fleet) -> Plan:
                 plan.retire(replica, "the model was removed")
         for replica in replicas:
             _continue(replica, index, plan)
+    plan.again_within = min(map(_remaining, _doubtful(fleet)), default=None)
     return plan
+
+
+def _doubtful(fleet: Fleet) -> Iterator[tuple[PlacementNode, datetime]]:
+    """Nodes whose replicas count although they are unreachable."""
+    for node in fleet.nodes:
+        if node.replicas and not node.is_serving and counts(node, fleet.now):
+            yield node, fleet.now
+
+
+def _remaining(doubtful: tuple[PlacementNode, datetime]) -> timedelta:
+    """How long the replicas of this node still count."""
+    node, now = doubtful
+    return LOST_AFTER - (now - (node.unreachable_since or now))
 
 
 def _continue(replica: Replica, index: FleetIndex, plan: Plan) -> None:
@@ -207,7 +222,7 @@ class _ModelPlan:
         if len(self._plan.place) >= MOST_PLACEMENTS:
             return None
         rests = self._fleet.rests.get(self._model.name, {})
-        answer = place(self._spec, self._selector, nodes, now=self._now, resting=rests)
+        answer = place(self._spec, self._selector, nodes, now=self._now, resting=rests, explain=False)
         if answer.choice is None:
             return answer.refusals
         planned = planned_replica(self._model, answer.choice, self._now)

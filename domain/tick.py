@@ -126,6 +126,8 @@ class Plan:
     satisfied: list[str] = field(default_factory=list)
     busy: list[str] = field(default_factory=list)
     """models whose replicas all have calls, or that routers wait for"""
+    again_within: timedelta | None = None
+    """when the next tick is needed at the latest, although nothing may change until then"""
 
     def retire(self, replica: Replica, why: str, *, keep: int = NOTHING) -> None:
         """Give up a replica: stop its load, or drain it."""

@@ -31,6 +31,7 @@ from nodesmith.workers.inventory_refresh import InventoryRefresher, LabelRefresh
 from nodesmith.workers.monitor_guard import MonitorCheckLoop
 from nodesmith.workers.outcome_bridge import Gauges, OutcomeBridge
 from nodesmith.workers.sandbox import Sandbox
+from nodesmith.workers.silent_holders import HolderCleanup
 from nodesmith.workers.task_queues import WORKFLOWS, control_activities, node_activities
 
 log = structlog.stdlib.get_logger(__name__)
@@ -106,6 +107,7 @@ async def working(graph: ControlGraph) -> AsyncIterator[None]:
             HeartbeatSink(graph.bus, graph.liveness.process).run(asyncio.Event()),
             InventoryRefresher(graph.inventory).run(),
             LabelRefresher(graph.labels).run(),
+            HolderCleanup(graph.call_holds).run(),
             *(MonitorCheckLoop(each, every=settings.monitor_check.total_seconds()).run() for each in checks),
         ),
     ):

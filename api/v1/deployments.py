@@ -19,19 +19,21 @@ from nodesmith.api.views.deployments import (
 )
 from nodesmith.api.views.shapes import view_of
 from nodesmith.contracts.http.deployments import (
-    AcquireBody,
     DeploymentDetail,
     DeploymentDiff,
     DeploymentRequest,
     DeploymentView,
+    PlacementView,
+    ScaleBody,
+)
+from nodesmith.contracts.http.replicas import (
+    AcquireBody,
     DrainPreview,
     HolderView,
     LoadStatus,
-    PlacementView,
     ReleaseBody,
     Released,
     ReplicaView,
-    ScaleBody,
 )
 from nodesmith.contracts.http.shared import Message, Page
 from nodesmith.domain.deployment import LONGEST_NAME

@@ -7,13 +7,11 @@ from nodesmith.contracts.http.deployments import (
     DeploymentStatus,
     DeploymentView,
     FileShape,
-    LoadStatus,
     NodeVerdict,
     PlacementView,
-    PlannedMove,
-    ReplicaView,
 )
 from nodesmith.contracts.http.models import NodeModel
+from nodesmith.contracts.http.replicas import LoadStatus, PlannedMove, ReplicaView
 from nodesmith.domain.deployment import Deployment
 from nodesmith.domain.operation import Operation, Phase, State
 from nodesmith.domain.replica import ENDING, STARTING, Replica, ReplicaState

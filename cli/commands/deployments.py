@@ -28,10 +28,10 @@ from nodesmith.contracts.http.deployments import (
     DeploymentRequest,
     DeploymentView,
     NodeVerdict,
-    ReplicaView,
     ScaleBody,
 )
 from nodesmith.contracts.http.models import MOST_LINES
+from nodesmith.contracts.http.replicas import ReplicaView
 from nodesmith.domain.deployment import parse_memory, parse_replicas
 from nodesmith.domain.errors import InvalidRequest
 from nodesmith.domain.replica import process_key

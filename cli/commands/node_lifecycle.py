@@ -9,6 +9,7 @@ from nodesmith.cli.options import NodeName, Reason
 from nodesmith.cli.output.render import print_json
 from nodesmith.cli.output.terminal import print_line
 from nodesmith.contracts.http.nodes import LifecycleChanged
+from nodesmith.contracts.http.replicas import DrainPreview
 from nodesmith.domain.node import DrainPolicy
 
 CancelRunning = Annotated[
@@ -27,16 +28,35 @@ def drain(
     node: NodeName,
     *,
     cancel_running: CancelRunning = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show which models would move where; drain nothing.")
+    ] = False,
     reason: Reason = "",
     link: Link,
 ) -> None:
-    """Drain a node: it gets no new operations, and those not started are cancelled, until `nodes resume`."""
+    """Drain a node: it gets no new operations, and those not started are cancelled, until `nodes resume`.
+
+    Its models are loaded on other nodes first; one that no other node can take serves on.
+    """
     with link.api() as api:
+        if dry_run:
+            return _print_preview(node, api.deployments.drain_preview(node), as_json=link.as_json)
         running = DrainPolicy.CANCEL if cancel_running else DrainPolicy.FINISH
         changed = api.nodes.drain(node, running=running, reason=reason)
-    _print_result(
+    return _print_result(
         node, changed, "is drained: it gets no new operations until `nodesmith nodes resume`", as_json=link.as_json
     )
+
+
+def _print_preview(node: str, preview: DrainPreview, *, as_json: bool) -> None:
+    if as_json:
+        return print_json(preview)
+    if not preview.moves:
+        print_line(f"No model would have to leave {node}.")
+    for move in preview.moves:
+        where = f"moves to {move.to}" if move.to else f"serves on, because no other node can take it: {move.detail}"
+        print_line(f"{move.model}#{move.index} {where}.")
+    return None
 
 
 def resume(

@@ -11,7 +11,7 @@ from nodesmith.domain.operation import Operation, State
 from nodesmith.domain.replica import Replica, ReplicaState
 from nodesmith.domain.scaling import plan_tick
 from nodesmith.domain.tick import Fleet, Plan, PlannedEviction
-from nodesmith.services.models.ports import DeploymentTable, Placing, Replicas, SilentHolders, Snapshots
+from nodesmith.services.models.ports import DeploymentTable, Placing, Replicas, Snapshots
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -37,13 +37,11 @@ class ModelScheduler:
     deployments: DeploymentTable
     replicas: Replicas
     placing: Placing
-    holders: SilentHolders
     operations: OpenOperations
     runs: Cancels
 
     async def tick(self, *, capacity_changed: bool = False) -> Plan:
         """Run one tick and return its plan."""
-        await self.holders.delete_silent()
         await self._record_ends()
         fleet = await self.snapshots.read(capacity_changed=capacity_changed)
         plan = plan_tick(fleet)

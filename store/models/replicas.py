@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from nodesmith.domain.deployment import LoadSpec
 from nodesmith.domain.identity import new_op_id
 from nodesmith.domain.operation import OPEN, State
-from nodesmith.domain.replica import STARTING, Replica, ReplicaState, ReportedReplica, ReportedReplicas
+from nodesmith.domain.replica import STARTING, Replica, ReplicaState, ReportedReplica, ReportedReplicas, process_key
 from nodesmith.domain.tick import PlannedDrain, rest_after
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
@@ -20,6 +20,8 @@ from nodesmith.store.tables.core import NodeRow, OperationRow
 from nodesmith.store.tables.models import LoadFailureRow, ModelRow, ReplicaRow
 
 LONGEST_REASON = 500
+ADOPT_AFTER = timedelta(seconds=60)
+"""reports are older than this only if the node's link was down"""
 ENDED_FOR = timedelta(seconds=30)
 """an operation that ended reports its result to the replica within this time"""
 
@@ -34,12 +36,6 @@ class ReplicaTable:
     def __init__(self, database: Database, *, clock: Clock = utc_now) -> None:
         self._database = database
         self._clock = clock
-
-    async def of_model(self, name: str) -> Sequence[Replica]:
-        return await self._select(ReplicaRow.model_name == name)
-
-    async def of_node(self, node_id: str) -> Sequence[Replica]:
-        return await self._select(ReplicaRow.node_id == node_id)
 
     # steps of the scheduler ------------------------------------------------------------------------------------
 
@@ -164,13 +160,6 @@ class ReplicaTable:
         key = [LoadFailureRow.model_name, LoadFailureRow.node_id]
         await session.execute(first.on_conflict_do_update(index_elements=key, set_=values))
 
-    async def _select(self, condition: ColumnElement[bool]) -> Sequence[Replica]:
-        order = (ReplicaRow.model_name, ReplicaRow.node_id, ReplicaRow.replica_index)
-        async with self._database.reading() as session:
-            return [
-                replica_of(row) for row in await session.scalars(select(ReplicaRow).where(condition).order_by(*order))
-            ]
-
     async def _delete(self, *conditions: ColumnElement[bool]) -> bool:
         gone = delete(ReplicaRow).where(*conditions).returning(ReplicaRow.id)
         async with self._database.session() as session:
@@ -218,7 +207,15 @@ async def _delete_missing(
 
 
 async def _adopt(session: AsyncSession, node_id: str, boot_id: str, number: int, found: ReportedReplica) -> None:
-    """Insert a replica that runs without a row: it serves if it is current, and is unloaded otherwise."""
+    """Insert a replica that runs without a row: it serves if it is current, and is unloaded otherwise.
+
+    A report from before an unload that has just ended proves nothing.
+    """
+    key = process_key(found.model, found.index)
+    has_ended = OperationRow.ended_at > func.now() - ADOPT_AFTER
+    is_recent = exists().where(OperationRow.node_id == node_id, has_ended, OperationRow.backend == key)
+    if await session.scalar(select(is_recent)):
+        return
     model = await session.get(ModelRow, found.model)
     is_current = model is not None and model.revision == found.revision
     adopted = insert(ReplicaRow).values(

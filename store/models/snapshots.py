@@ -14,12 +14,12 @@ from nodesmith.domain.deployment import Deployment
 from nodesmith.domain.eligibility import Obstacle
 from nodesmith.domain.node import NodeStatus, Protocol
 from nodesmith.domain.placement import NodeMemory, PlacementNode, node_memory
-from nodesmith.domain.replica import Replica
+from nodesmith.domain.replica import Replica, ReplicaState
 from nodesmith.domain.tick import Fleet
 from nodesmith.store.clock import Clock, utc_now
 from nodesmith.store.database import Database
 from nodesmith.store.models.deployments import deployment_of, select_deployments
-from nodesmith.store.models.statements import SINK, is_serving, replica_of
+from nodesmith.store.models.statements import SINK, is_serving
 from nodesmith.store.nodes.eligibility import hindered_by
 from nodesmith.store.nodes.labels import labels_of_node
 from nodesmith.store.nodes.nodes import status_expression
@@ -28,6 +28,16 @@ from nodesmith.store.tables.inventory import InstalledRow
 from nodesmith.store.tables.models import LoadFailureRow, ReplicaRow
 
 _parse_budget = lru_cache(1000)(parse_budget)
+
+
+_COLUMNS = (
+    *(ReplicaRow.id, ReplicaRow.node_id, ReplicaRow.model_name, ReplicaRow.replica_index, ReplicaRow.revision),
+    *(ReplicaRow.state, ReplicaRow.op_id, ReplicaRow.reserved, ReplicaRow.loaded_at, ReplicaRow.in_flight),
+    *(ReplicaRow.last_used, ReplicaRow.created_at, ReplicaRow.changed_at),
+)
+_REPLICAS = select(*_COLUMNS)
+"""plain columns: mapped objects of some thousand replicas would cost more than the plan"""
+_STATES = {state.value: state for state in ReplicaState}
 
 
 class FleetSnapshots:
@@ -41,10 +51,29 @@ class FleetSnapshots:
         now = self._clock()
         async with self._database.snapshot() as session:
             deployments = [deployment_of(*found) for found in await session.execute(select_deployments())]
-            replicas = [replica_of(row) for row in await session.scalars(select(ReplicaRow))]
+            replicas = [_replica(row) for row in await session.execute(_REPLICAS)]
             nodes = await _nodes(session, now, deployments, replicas)
             rests = await _rests(session, now)
         return Fleet(now=now, nodes=nodes, deployments=deployments, rests=rests, capacity_changed=capacity_changed)
+
+
+def _replica(row: Row[Any]) -> Replica:
+    node_id, model, index, revision = row[1:5]
+    return Replica(
+        id=row[0],
+        node_id=node_id,
+        model=model,
+        index=index,
+        revision=revision,
+        state=_STATES[row[5]],
+        op_id=row[6],
+        reserved=row[7],
+        loaded_at=row[8],
+        in_flight=row[9],
+        last_used=row[10],
+        created_at=row[11],
+        changed_at=row[12],
+    )
 
 
 async def _nodes(

@@ -22,6 +22,7 @@ class PlacementFeed:
         self._database = database
         self._every_s = every_s
         self._gather_s = gather_s
+        self._next_s = every_s
 
     async def wakeups(self) -> AsyncGenerator[bool]:
         """Yield at once, after notifications, after a reconnect, and every `every_s` seconds.
@@ -39,9 +40,14 @@ class PlacementFeed:
                 log.warning("placement.listen_lost", error=str(error).strip())
                 await asyncio.sleep(RETRY_S)
 
+    def hasten(self, seconds: float) -> None:
+        """Yield the next time within so many seconds."""
+        self._next_s = min(self._every_s, max(seconds, self._gather_s))
+
     async def _next(self, connection: psycopg.AsyncConnection) -> bool:
         """Wait for a notification, then gather those that follow it."""
-        payloads = [each.payload async for each in connection.notifies(timeout=self._every_s, stop_after=1)]
+        within, self._next_s = self._next_s, self._every_s
+        payloads = [each.payload async for each in connection.notifies(timeout=within, stop_after=1)]
         if payloads:
             payloads += [each.payload async for each in connection.notifies(timeout=self._gather_s)]
         return CAPACITY in payloads

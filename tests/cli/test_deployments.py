@@ -236,3 +236,16 @@ def test_logs_are_those_of_the_first_replica(api: ScriptedApi) -> None:
     logs = {"node_name": "agent-1", "key": "llama#0", "lines": ["ready"], "cursor": 1}
     api.on("/api/v1/nodes/n1/backends/llama%230/logs", as_json(logs))
     assert nodesmith(api, "models", "logs", "llama").output == "ready\n"
+
+
+def test_drain_preview_changes_nothing(api: ScriptedApi) -> None:
+    moves = [
+        {"model": "llama", "index": 0, "to": "agent-2", "detail": "it is idle"},
+        {"model": "big", "index": 1, "to": None, "detail": "agent-2: it has too little free memory"},
+    ]
+    api.on("/api/v1/nodes/agent-1/drain-preview", as_json({"moves": moves}))
+    assert nodesmith(api, "nodes", "drain", "agent-1", "--dry-run").output.splitlines() == [
+        "llama#0 moves to agent-2.",
+        "big#1 serves on, because no other node can take it: agent-2: it has too little free memory.",
+    ]
+    assert [verb for verb, *_ in api.asked] == ["GET"]

@@ -59,7 +59,8 @@ def a_replica(
 
 def planned(nodes: Sequence[PlacementNode], *models: Deployment, **facts: Any) -> Plan:
     """The plan of one tick; replicas of planned placements are taken off the nodes again."""
-    copies = [replace(node, replicas=list(node.replicas), held=0, unseen=0, in_flight=0) for node in nodes]
+    fresh: dict[str, Any] = {"held": 0, "unseen": 0, "in_flight": 0}
+    copies = [replace(node, replicas=list(node.replicas), _indices={}, **fresh) for node in nodes]
     return plan_tick(Fleet(**{"now": NOW, "nodes": copies, "deployments": models, **facts}))
 
 

@@ -127,9 +127,13 @@ def test_replicas_on_unhealthy_nodes_do_not_count() -> None:
     lost, spare, model = a_node("lost"), a_node("spare"), a_model()
     a_replica(lost, model)
     lost.status, lost.is_serving, lost.unreachable_since = NodeStatus.UNHEALTHY, False, NOW - timedelta(seconds=9)
-    assert not planned([lost, spare], model).place
+    waiting = planned([lost, spare], model)
+    assert not waiting.place
+    assert waiting.again_within == timedelta(seconds=1)
     lost.unreachable_since = NOW - timedelta(seconds=10)
-    assert places(planned([lost, spare], model)) == [("llama", "spare")]
+    replaced = planned([lost, spare], model)
+    assert places(replaced) == [("llama", "spare")]
+    assert replaced.again_within is None
     lost.status, lost.unreachable_since = NodeStatus.OFFLINE, None
     assert places(planned([lost, spare], model)) == [("llama", "spare")]
 

@@ -51,7 +51,7 @@ async def test_loaded_once(stage: Stage, nodes: Nodes) -> None:
     assert not await stage.replicas.loading(placed)
     assert await stage.replicas.loaded(placed.op_id, "here:1", 7)
     assert await stage.replicas.loaded(placed.op_id, "elsewhere:1", 8), "a repeated report is fine"
-    [loaded] = await stage.replicas.of_model("llama")
+    [loaded] = await stage.of_model("llama")
     assert (loaded.state, loaded.address, loaded.node_seq) == (ReplicaState.LOADED, "here:1", 7)
     assert not await stage.replicas.loaded("unknown", "here:1", 9), "no longer wanted"
     assert not await stage.replicas.failed(placed.op_id, "too late")
@@ -65,7 +65,7 @@ async def test_failed_load_frees_its_slot_and_its_node_rests(stage: Stage, nodes
         placed = await stage.place(model, node)
         assert placed is not None
         assert await stage.replicas.failed(placed.op_id, "it crashed")
-        assert await stage.replicas.of_model("llama") == []
+        assert await stage.of_model("llama") == []
         async with stage.database.session() as session:
             failure = await session.get(LoadFailureRow, ("llama", node.id))
         assert failure is not None
@@ -199,7 +199,7 @@ async def test_replica_without_a_row_is_adopted(stage: Stage, nodes: Nodes) -> N
     unknown = ReportedReplica(model="gone", index=2, revision=9, address="here:2", op_id="o2")
     for _ in range(2):
         await stage.replicas.reported(node.id, "b1", 5, [current, unknown])
-    found = {each.model: each for each in await stage.replicas.of_node(node.id)}
+    found = {each.model: each for each in await stage.of_node(node.id)}
     assert {name: each.state for name, each in found.items()} == {
         "llama": ReplicaState.LOADED,
         "gone": ReplicaState.DRAINING,
