@@ -56,7 +56,7 @@ class SchedulerWatches(Watches):
 async def test_another_worker_continues_the_model_scheduler(client: Client) -> None:
     watches, queue = SchedulerWatches(), f"models-{uuid.uuid4()}"
     watch = FleetWatch(heartbeat_timeout=timedelta(seconds=1))
-    async with Worker(client, task_queue=queue, workflows=[ModelScheduler], activities=[watches.watch_models]):
+    async with EndingWorker(client, task_queue=queue, workflows=[ModelScheduler], activities=[watches.watch_models]):
         handle = await client.start_workflow(ModelScheduler.run, watch, id=queue, task_queue=queue)
         assert [await asyncio.wait_for(watches.begun.get(), HANGS_S) for _ in range(2)] == [1, 2]
         await handle.terminate("seen")
