@@ -103,7 +103,8 @@ class TemporalRuns:
 
     async def start(self, request: OperationInput, *, intent: str) -> str:
         """Start the run once per op_id and return its id; raise `AlreadyRunning` when another run has the lock."""
-        asked = request.request
+        asked = request.request.model_copy(update={"wanted": request.request.wanted.shown()})
+        request = request.model_copy(update={"request": asked})
         start = Start(
             workflow=names.BACKEND_OPERATION,
             argument=request,
@@ -155,6 +156,8 @@ class TemporalRuns:
 
     async def start_batch(self, batch: BatchInput) -> str:
         """Start the batch, or return the run that already has this batch id."""
+        builds = {name: build.shown() for name, build in batch.builds.items()}
+        batch = batch.model_copy(update={"wanted": batch.wanted.shown(), "builds": builds})
         start = Start(
             workflow=batches.BATCH,
             argument=batch,

@@ -20,6 +20,7 @@ from nodesmith.agent.disk.durable_files import Disk, point, sync_tree, target_of
 from nodesmith.agent.operations.change_plan import ChangePlan, Step, VersionFolder
 from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.contracts.nats.messages import Command, Installed
+from nodesmith.domain.addresses import without_query
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Reason
 
@@ -99,7 +100,7 @@ class InstalledBackends:
             name=command.name or command.backend or command.family,
             family=command.family,
             version=command.version,
-            uri=command.uri,
+            uri=without_query(command.uri),  # the query may be a secret
             digest=f"sha256:{digest}",
             installed_at=datetime.now(UTC),
         )

@@ -26,7 +26,7 @@ from nodesmith.services.operations.admission import limits_of, operation_policy,
 from nodesmith.services.operations.idempotency import IdempotencyKeys, KeyedRequest
 from nodesmith.services.operations.intents import Intents, named_uri
 from nodesmith.services.operations.operation_lock import after_start
-from nodesmith.services.operations.orders import Orders, ordered_part, wanted_of
+from nodesmith.services.operations.orders import Orders, wanted_of
 from nodesmith.services.ports import BatchRegistry, Inventory, NodeRegistry, OperationRuns
 from nodesmith.services.requested_work import RequestedBatch
 
@@ -115,8 +115,8 @@ class BatchService:
             return begun
         chosen = [each for each in await self.batches.members(batch_id) if is_selected(each, batch.state, select)]
         targets, left_out = await self._retry_targets(before, chosen, select)
-        await self._refuse_not_ordered(before, targets)
-        builds = await self._verified(before, targets)
+        # The keys that a gallery trusts may have changed since the first time.
+        builds = await self.intents.verified(await self._ordered_builds(before, targets))
 
         def again(new_id: str) -> BatchInput:
             scope = {"targets": tuple(target(node) for node in targets), "left_out": left_out, "requested_by": actor}
@@ -158,21 +158,16 @@ class BatchService:
             )
         return targets, (*removed, *left_out)
 
-    async def _refuse_not_ordered(self, before: BatchInput, targets: Sequence[Node]) -> None:
-        """Retry only intents and nodes in signed orders of that batch: its run alone proves no admission."""
+    async def _ordered_builds(self, before: BatchInput, targets: Sequence[Node]) -> dict[str, Intent]:
+        """Read the builds from the signed orders of that batch: its row and its run prove no admission."""
         orders = await self.orders.read_all([member_op_id(before.batch_id, node.id) for node in targets])
-        ordered = {wanted_of(order) for order in orders}
-        wanted = {ordered_part(before.builds.get(build_of(node), before.wanted)) for node in targets}
-        if not wanted <= ordered or not {node.id for node in targets} <= {order.node for order in orders}:
+        ordered = {order.node: wanted_of(order) for order in orders}
+        if not {node.id for node in targets} <= ordered.keys():
             raise NotRetryable(
                 f"Batch {before.batch_id} has members that were never admitted. Ask for what you want as a new batch.",
                 batch=before.batch_id,
             )
-
-    async def _verified(self, before: BatchInput, targets: Sequence[Node]) -> dict[str, Intent]:
-        """Check each build of the retry against the current policy of its gallery."""
-        used = {build_of(node): before.builds.get(build_of(node), before.wanted) for node in targets}
-        return {**before.builds, **await self.intents.verified(used)}
+        return {build_of(node): ordered[node.id] for node in targets}
 
     async def named_uri(self, batch_id: str) -> str:
         """The uri that the caller of a batch gave; empty if a gallery supplied it."""

@@ -204,10 +204,5 @@ def wanted_of(order: Order) -> Intent:
     return Intent(**{**fields, "mirrors": tuple(order.mirrors), "upgrade_policy": order.policy})
 
 
-def ordered_part(wanted: Intent) -> Intent:
-    """The part of an intent that its order contains; `verified` is only a note for people."""
-    return wanted.model_copy(update={"verified": ""})
-
-
 def _milliseconds(moment: datetime) -> int:
     return int(moment.timestamp() * 1000)
