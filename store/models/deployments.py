@@ -5,7 +5,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, delete, func, select, update
+from sqlalchemy import Row, Select, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -28,7 +28,7 @@ class Deployments:
 
     async def list(self) -> Sequence[Deployment]:
         async with self._database.reading() as session:
-            return [deployment_of(*found) for found in await session.execute(select_deployments())]
+            return [deployment_of(found) for found in await session.execute(select_deployments())]
 
     async def find(self, name: str) -> Deployment | None:
         async with self._database.reading() as session:
@@ -123,17 +123,20 @@ class Deployments:
                 await session.execute(update(ModelRow).where(ModelRow.name.in_(names)).values(**values))
 
 
-def select_deployments() -> Select[ModelRow, ModelRuleRow | None]:
-    joined = select(ModelRow, ModelRuleRow).outerjoin(ModelRuleRow, ModelRuleRow.model_name == ModelRow.name)
+def select_deployments() -> Select[Any]:
+    """Models and their rules as plain columns: the scheduler reads all of them at every tick."""
+    rule = [column.label(f"rule_{column.name}") for column in ModelRuleRow.__table__.c]
+    joined = select(*ModelRow.__table__.c, *rule).outerjoin(ModelRuleRow, ModelRuleRow.model_name == ModelRow.name)
     return joined.order_by(ModelRow.name)
 
 
-def deployment_of(row: ModelRow, rule: ModelRuleRow | None) -> Deployment:
+def deployment_of(row: Row[Any]) -> Deployment:
     """A model without a rule is loaded on demand, on any node."""
+    has_rule = row.rule_model_name is not None
     return Deployment(
         name=row.name,
         spec=spec_of(row.name, row.revision, row.load),
-        **(_rule_values(rule) if rule else {}),
+        **(_rule_columns(row) if has_rule else {}),
         unsatisfiable_until=row.unsatisfiable_until,
         unsatisfiable_ticks=row.unsatisfiable_ticks,
         unsatisfiable_why=row.unsatisfiable_why,
@@ -141,8 +144,21 @@ def deployment_of(row: ModelRow, rule: ModelRuleRow | None) -> Deployment:
         last_busy_at=row.last_busy_at,
         last_scaled_at=row.last_scaled_at,
         created_at=row.created_at,
-        updated_at=max(row.updated_at, rule.updated_at) if rule else row.updated_at,
+        updated_at=max(row.updated_at, row.rule_updated_at) if has_rule else row.updated_at,
     )
+
+
+def _rule_columns(row: Row[Any]) -> dict[str, Any]:
+    return {
+        "selector": row.rule_selector,
+        "min_replicas": row.rule_min_replicas,
+        "max_replicas": row.rule_max_replicas,
+        "spread_all": row.rule_spread_all,
+        "policy": RoutePolicy(row.rule_policy),
+        "balance_abs_threshold": row.rule_balance_abs_threshold,
+        "balance_rel_threshold": row.rule_balance_rel_threshold,
+        "min_prefix_match": row.rule_min_prefix_match,
+    }
 
 
 def load_of(spec: LoadSpec) -> dict[str, Any]:
@@ -179,14 +195,14 @@ async def _write_rule(session: AsyncSession, name: str, rule: Rule) -> None:
 
 
 async def _find(session: AsyncSession, name: str) -> Deployment | None:
-    wanted = select_deployments().where(ModelRow.name == name).execution_options(populate_existing=True)
+    wanted = select_deployments().where(ModelRow.name == name)
     found = (await session.execute(wanted)).first()
-    return deployment_of(*found) if found else None
+    return deployment_of(found) if found else None
 
 
 async def _find_one(session: AsyncSession, name: str) -> Deployment:
-    wanted = select_deployments().where(ModelRow.name == name).execution_options(populate_existing=True)
-    return deployment_of(*(await session.execute(wanted)).one())
+    wanted = select_deployments().where(ModelRow.name == name)
+    return deployment_of((await session.execute(wanted)).one())
 
 
 def _select_rules() -> Select[ModelRuleRow, datetime | None, int | None]:

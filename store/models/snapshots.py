@@ -50,21 +50,21 @@ class FleetSnapshots:
     async def read(self, *, capacity_changed: bool = False) -> Fleet:
         now = self._clock()
         async with self._database.snapshot() as session:
-            deployments = [deployment_of(*found) for found in await session.execute(select_deployments())]
+            deployments = [deployment_of(found) for found in await session.execute(select_deployments())]
             replicas = [_replica(row) for row in await session.execute(_REPLICAS)]
             nodes = await _nodes(session, now, deployments, replicas)
             rests = await _rests(session, now)
         return Fleet(now=now, nodes=nodes, deployments=deployments, rests=rests, capacity_changed=capacity_changed)
 
 
-def _replica(row: Row[Any]) -> Replica:
-    node_id, model, index, revision = row[1:5]
+def _replica(row: Any) -> Replica:
+    """A row of `_COLUMNS`."""
     return Replica(
         id=row[0],
-        node_id=node_id,
-        model=model,
-        index=index,
-        revision=revision,
+        node_id=row[1],
+        model=row[2],
+        index=row[3],
+        revision=row[4],
         state=_STATES[row[5]],
         op_id=row[6],
         reserved=row[7],
