@@ -55,6 +55,7 @@ from nodesmith.api.v1 import (
 from nodesmith.api.web import artifacts, health, pages
 from nodesmith.contracts.http.nodes import LeaveBody
 from nodesmith.contracts.http.operations import OperationEvent, ProgressTick, StreamReset
+from nodesmith.contracts.http.replicas import ModelNotice
 from nodesmith.contracts.http.shared import LocalaiProblem, Problem
 from nodesmith.contracts.nats.presence import Resources
 
@@ -79,7 +80,7 @@ KEY = {
 """header of every POST"""
 
 _REFERENCE = "#/components/schemas/{model}"
-_ADDED_SHAPES = (Problem, LocalaiProblem, OperationEvent, ProgressTick, StreamReset, Resources, LeaveBody)
+_ADDED_SHAPES = (Problem, LocalaiProblem, OperationEvent, ProgressTick, StreamReset, ModelNotice, Resources, LeaveBody)
 """shapes of errors, of the event stream, and of bodies that are read leniently: no route names them as its types"""
 
 V1 = (

@@ -14,6 +14,7 @@ import structlog
 
 from nodesmith.api.views.operations import event_view
 from nodesmith.contracts.http.operations import RESET, OperationEvent, ProgressTick, StreamReset
+from nodesmith.contracts.http.replicas import ModelNotice
 from nodesmith.contracts.nats.messages import Progress
 from nodesmith.domain.errors import NodesmithError
 from nodesmith.domain.operation import Phase, StateChange
@@ -44,6 +45,10 @@ class StreamFilter:
     batch_id: str | None = None
     batch_ops: set[str] = field(default_factory=set)
     """members of the batch, because a tick does not name its batch"""
+
+    @property
+    def covers_everything(self) -> bool:
+        return self.op_id is None and self.node_id is None and self.batch_id is None
 
     def add_member(self, event: OperationEvent) -> None:
         if self.batch_id is not None:
@@ -78,6 +83,12 @@ class Stream:
     def put_tick(self, tick: Progress, frame: bytes) -> None:
         if self.interest.matches_tick(tick):
             self._ticks[tick.op_id] = frame
+            self.news.set()
+
+    def put_notice(self, model: str, frame: bytes) -> None:
+        """Queue a notice about a model, unless the stream is about one operation, node or batch."""
+        if self.interest.covers_everything:
+            self._ticks[f"model:{model}"] = frame
             self.news.set()
 
     def take_ticks(self) -> list[bytes]:
@@ -139,7 +150,9 @@ class EventHub:
     async def run(self) -> None:
         """Follow the feed until the process ends."""
         async with aclosing(self._feed.wakeups()) as wakeups:
-            async for _ in wakeups:
+            async for changed in wakeups:
+                for model in changed:
+                    self._tell_model(model)
                 try:
                     await self._catch_up()
                 except NodesmithError as error:
@@ -157,6 +170,12 @@ class EventHub:
             frame = _frame("progress", self._as_tick(progress).model_dump_json())
             for stream in self._streams:
                 stream.put_tick(progress, frame)
+
+    def _tell_model(self, model: str) -> None:
+        """Send a notice that a model changed to the streams that cover all operations."""
+        frame = _frame("model", ModelNotice(model=model).model_dump_json())
+        for stream in self._streams:
+            stream.put_notice(model, frame)
 
     async def start_cursor(self, interest: StreamFilter, last_event_id: int | None) -> int:
         """Return where a stream starts: after the number that its reader knows, else now.

@@ -57,6 +57,8 @@ class Replica:
     created_at: datetime
     changed_at: datetime
     """of the state"""
+    is_reachable: bool = True
+    """calls reach its node; only where a reader asked for it"""
 
     @property
     def key(self) -> str:

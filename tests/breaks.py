@@ -14,6 +14,7 @@ from tests.breaks_confinement import CONFINEMENT
 from tests.breaks_dispatch import DISPATCH
 from tests.breaks_keys import KEYS
 from tests.breaks_limits import LIMITS
+from tests.breaks_models import MODELS
 from tests.breaks_nats import NATS
 from tests.breaks_operation import OPERATION
 from tests.breaks_operation_rows import ROWS
@@ -33,6 +34,7 @@ BREAKS: tuple[Break, ...] = (
     *TEMPORAL,
     *CONFINEMENT,
     *ARTIFACTS,
+    *MODELS,
 )
 
 SEEN_FAILING = {

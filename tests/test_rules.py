@@ -21,11 +21,5 @@ def test_test_of_a_superseded_rule_was_seen_failing(number: str) -> None:
     assert number in SEEN_FAILING
 
 
-@pytest.mark.parametrize("number", ["R8", "R10", "R11", "R12", "R75", "R76", "R86", "R87", "R88", "R89", "R92", "H38"])
-def test_rules_about_models_and_their_places_are_not_done(number: str) -> None:
-    """To implement one, remove it from NOT_DONE and from this list, and add a test that failed before."""
-    assert number in rules.NOT_DONE
-
-
 def test_the_table_is_up_to_date() -> None:
     assert PAGE.read_text() == rules.page(), "run: make reference"

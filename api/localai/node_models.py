@@ -8,6 +8,7 @@ from nodesmith.api.auth import Operator, viewer
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.node_lookup import NodeName, known_node
 from nodesmith.api.problems import responses
+from nodesmith.api.running_models import counted
 from nodesmith.contracts.http.models import MOST_LINES, LogLine, ModelBody, NodeModel
 from nodesmith.contracts.http.shared import Message
 from nodesmith.contracts.nats.running_models import LogsQuestion
@@ -22,13 +23,13 @@ _REFUSALS = responses(400, 404, 409, 504)
 @router.get("/models", response_model_exclude_none=True, responses=responses())
 async def list_running_models(deps: Deps) -> list[NodeModel]:
     """Running models of all healthy nodes; a node that does not answer within two seconds is omitted."""
-    return await deps.models.everywhere(await deps.nodes.list())
+    return await counted(deps, await deps.models.everywhere(await deps.nodes.list()))
 
 
 @router.get("/{node}/models", response_model_exclude_none=True, responses=_REFUSALS)
 async def list_models_of_node(node: NodeName, deps: Deps) -> list[NodeModel]:
     """Running models of one node."""
-    return await deps.models.running(await known_node(deps, node))
+    return await counted(deps, await deps.models.running(await known_node(deps, node)))
 
 
 @router.post("/{node}/models/unload", responses=_REFUSALS)

@@ -11,7 +11,8 @@ from nodesmith.api.auth import admin, viewer
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.problems import responses
 from nodesmith.api.v1.deployments import model_load_status
-from nodesmith.contracts.http.deployments import LoadStatus, Policy
+from nodesmith.contracts.http.deployments import Policy
+from nodesmith.contracts.http.replicas import LoadStatus
 from nodesmith.contracts.http.shared import Shape, example
 from nodesmith.contracts.names import PlainName
 from nodesmith.domain.deployment import LONGEST_NAME, RoutePolicy, Rule, StoredRule, validate_name, validate_rule

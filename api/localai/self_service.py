@@ -5,6 +5,7 @@ from fastapi import APIRouter, Depends, Request
 from nodesmith.api.auth import Bearer, CallingNode, own_node
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.problems import responses
+from nodesmith.api.running_models import counted
 from nodesmith.contracts.http.models import NodeModel
 from nodesmith.contracts.http.nodes import LeaveBody, RegisterRequest, RegisterResponse
 from nodesmith.contracts.http.shared import Message
@@ -75,7 +76,7 @@ async def delete_itself(known: CallingNode, request: Request, deps: Deps) -> Mes
 @router.get("/{node}/models", response_model_exclude_none=True, responses=responses(404), summary="Models on the node")
 async def list_own_models(known: CallingNode, deps: Deps) -> list[NodeModel]:
     """Running models as the node reports them. A LocalAI worker calls this on leaving and must not wait for itself."""
-    return await deps.models.running_if_answered(known)
+    return await counted(deps, await deps.models.running_if_answered(known))
 
 
 def _boot(body: bytes) -> str:

@@ -18,19 +18,21 @@ from nodesmith.api.views.deployments import (
     replica_view,
 )
 from nodesmith.contracts.http.deployments import (
-    AcquireBody,
     DeploymentDetail,
     DeploymentDiff,
     DeploymentRequest,
     DeploymentView,
+    PlacementView,
+    ScaleBody,
+)
+from nodesmith.contracts.http.replicas import (
+    AcquireBody,
     DrainPreview,
     HolderView,
     LoadStatus,
-    PlacementView,
     ReleaseBody,
     Released,
     ReplicaView,
-    ScaleBody,
 )
 from nodesmith.contracts.http.shared import Message, Page
 from nodesmith.domain.deployment import LONGEST_NAME

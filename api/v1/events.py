@@ -36,7 +36,8 @@ _STREAM: dict[str, Any] = {
     "description": (
         "`operation` events carry an id and an OperationEvent; `progress` events carry a ProgressTick and no id:"
         " they are gauges, safe to lose. A `reset` event carries a StreamReset: the database was restored to an older"
-        " copy; reload what you show, the stream continues from there."
+        " copy; reload what you show, the stream continues from there. A `model` event carries a ModelNotice and no id:"
+        " a deployment or its replicas changed; streams about one operation, node or batch do not get it."
     ),
     "content": {
         "text/event-stream": {
@@ -44,6 +45,7 @@ _STREAM: dict[str, Any] = {
             "x-operation": {"$ref": "#/components/schemas/OperationEvent"},
             "x-progress": {"$ref": "#/components/schemas/ProgressTick"},
             "x-reset": {"$ref": "#/components/schemas/StreamReset"},
+            "x-model": {"$ref": "#/components/schemas/ModelNotice"},
         }
     },
 }

@@ -6,6 +6,7 @@ from nodesmith.api import auditing
 from nodesmith.api.auth import Operator, viewer
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.problems import responses
+from nodesmith.api.running_models import counted
 from nodesmith.contracts.http.models import ModelBody, NodeModel, UnloadResult, UnloadView
 from nodesmith.contracts.http.shared import Page
 
@@ -15,7 +16,7 @@ router = APIRouter(prefix="/api/v1/models", tags=["models"], dependencies=[Depen
 @router.get("", responses=responses())
 async def list_models(deps: Deps) -> Page[NodeModel]:
     """Running models of all healthy nodes; a node that does not answer within two seconds is omitted."""
-    return Page(items=await deps.models.everywhere(await deps.nodes.list()))
+    return Page(items=await counted(deps, await deps.models.everywhere(await deps.nodes.list())))
 
 
 @router.post("/unload", responses=responses(400))

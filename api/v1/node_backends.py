@@ -9,6 +9,7 @@ from nodesmith.api.auth import Bearer, Operator, Session, operator, still_admitt
 from nodesmith.api.dependencies import Deps
 from nodesmith.api.node_lookup import NodeName, known_node
 from nodesmith.api.problems import responses
+from nodesmith.api.running_models import counted
 from nodesmith.contracts.http.inventory import NodeInventory
 from nodesmith.contracts.http.models import (
     LONGEST_WAIT_S,
@@ -94,7 +95,7 @@ async def read_node_logs(
 @router.get("/models", responses=_REFUSALS)
 async def list_node_models(node: NodeName, deps: Deps) -> Page[NodeModel]:
     """Running models of one node, read from the node itself."""
-    return Page(items=await deps.models.running(await known_node(deps, node)))
+    return Page(items=await counted(deps, await deps.models.running(await known_node(deps, node))))
 
 
 @router.post("/models/unload", responses=_REFUSALS)

@@ -7,12 +7,11 @@ from nodesmith.contracts.http.deployments import (
     DeploymentStatus,
     DeploymentView,
     FileShape,
-    LoadStatus,
     NodeVerdict,
     PlacementView,
-    PlannedMove,
-    ReplicaView,
 )
+from nodesmith.contracts.http.models import NodeModel
+from nodesmith.contracts.http.replicas import LoadStatus, PlannedMove, ReplicaView
 from nodesmith.domain.deployment import Deployment
 from nodesmith.domain.operation import Operation, Phase, State
 from nodesmith.domain.replica import ENDING, STARTING, Replica, ReplicaState
@@ -36,6 +35,19 @@ def replica_view(replica: Replica, names: Mapping[str, str]) -> ReplicaView:
     view = ReplicaView.model_validate(replica, from_attributes=True)
     view.node_name = names.get(replica.node_id, "")
     return view
+
+
+def with_calls(models: Sequence[NodeModel], replicas: Mapping[tuple[str, str, int], Replica]) -> list[NodeModel]:
+    """The reported processes, with what routers count about those that are replicas."""
+
+    def counted(model: NodeModel) -> NodeModel:
+        replica = replicas.get((model.node_id, model.model_name, model.replica_index))
+        if replica is None:
+            return model
+        state = ReplicaState.DRAINING.value if replica.state in ENDING else model.state
+        return model.model_copy(update={"in_flight": replica.in_flight, "last_used": replica.last_used, "state": state})
+
+    return [counted(model) for model in models]
 
 
 def placement_view(name: str, explanation: Explanation) -> PlacementView:
@@ -88,7 +100,7 @@ def load_status(operation: Operation, deployment: Deployment) -> LoadStatus:
 
 
 def status_of(deployment: Deployment, replicas: Sequence[Replica]) -> DeploymentStatus:
-    loaded = sum(each.state is ReplicaState.LOADED for each in replicas)
+    loaded = _serving(replicas)
     if deployment.unsatisfiable_ticks:
         return DeploymentStatus.UNSATISFIABLE
     if loaded and loaded >= deployment.min_replicas:
@@ -109,11 +121,15 @@ def _fields(deployment: Deployment, replicas: Sequence[Replica]) -> dict[str, ob
         "arguments": list(spec.arguments),
         "environment": [name for name, _ in spec.environment],
         "route_policy": deployment.policy,
-        "loaded": sum(each.state is ReplicaState.LOADED for each in replicas),
+        "loaded": _serving(replicas),
         "starting": sum(each.state in STARTING for each in replicas),
         "ending": sum(each.state in ENDING for each in replicas),
         "in_flight": sum(each.in_flight for each in replicas),
     }
+
+
+def _serving(replicas: Sequence[Replica]) -> int:
+    return sum(each.state is ReplicaState.LOADED and each.is_reachable for each in replicas)
 
 
 def _actions(name: str, explanation: Explanation) -> list[str]:

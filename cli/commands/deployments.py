@@ -28,10 +28,10 @@ from nodesmith.contracts.http.deployments import (
     DeploymentRequest,
     DeploymentView,
     NodeVerdict,
-    ReplicaView,
     ScaleBody,
 )
 from nodesmith.contracts.http.models import MOST_LINES
+from nodesmith.contracts.http.replicas import ReplicaView
 from nodesmith.domain.deployment import parse_memory, parse_replicas
 from nodesmith.domain.errors import InvalidRequest
 from nodesmith.domain.replica import process_key
@@ -68,7 +68,7 @@ COLUMNS: list[Column[DeploymentView]] = [
 REPLICA_COLUMNS: list[Column[ReplicaView]] = [
     Column("NODE", lambda replica: escape(replica.node_name)),
     Column("REPLICA", lambda replica: str(replica.index), right=True),
-    Column("STATE", lambda replica: colored(replica.state)),
+    Column("STATE", lambda replica: colored(replica.state) if replica.is_reachable else "node away"),
     Column("REVISION", lambda replica: str(replica.revision), right=True),
     Column("CALLS", lambda replica: str(replica.in_flight), right=True),
     Column("SINCE", lambda replica: ago(replica.changed_at)),

@@ -2,19 +2,21 @@
 
 from nodesmith.client.calls import Call, Mode, Resource, endpoint, segment
 from nodesmith.contracts.http.deployments import (
-    AcquireBody,
     DeploymentDetail,
     DeploymentDiff,
     DeploymentRequest,
     DeploymentView,
+    PlacementView,
+    ScaleBody,
+)
+from nodesmith.contracts.http.replicas import (
+    AcquireBody,
     DrainPreview,
     HolderView,
     LoadStatus,
-    PlacementView,
     ReleaseBody,
     Released,
     ReplicaView,
-    ScaleBody,
 )
 from nodesmith.contracts.http.shared import Message, Page
 

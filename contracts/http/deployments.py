@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from nodesmith.contracts.http.replicas import ReplicaView
 from nodesmith.contracts.http.shared import Address, Shape, example, one_of_ours
 from nodesmith.contracts.names import PlainName
 from nodesmith.domain.deployment import (
@@ -19,7 +20,6 @@ from nodesmith.domain.deployment import (
     parse_memory,
 )
 from nodesmith.domain.errors import InvalidRequest
-from nodesmith.domain.replica import ReplicaState
 from nodesmith.domain.wire_enum import WireEnum
 
 _MOST_BYTES = 2**60
@@ -154,41 +154,6 @@ class ScaleBody(Shape):
     """why, kept in the audit trail"""
 
 
-class ReplicaView(Shape):
-    """One replica of a model."""
-
-    id: str
-    """id of the replica"""
-    node_id: str
-    """id of its node"""
-    node_name: str = ""
-    """name of its node"""
-    model: str
-    """name of the model"""
-    index: int
-    """number of this replica on its node"""
-    revision: int
-    """of the deployment that it runs"""
-    state: ReplicaState
-    """placing, loading, loaded, draining or unloading; only a loaded one gets calls"""
-    address: str = ""
-    """where its node accepts calls"""
-    op_id: str
-    """the operation that loads or unloads it"""
-    reserved: int = 0
-    """bytes of the node's memory"""
-    in_flight: int = 0
-    """open calls"""
-    loaded_at: datetime | None = None
-    """when it got ready"""
-    last_used: datetime | None = None
-    """when a call last began or ended"""
-    created_at: datetime
-    """when its node was chosen"""
-    changed_at: datetime
-    """when its state last changed"""
-
-
 class DeploymentStatus(WireEnum):
     """What people see first."""
 
@@ -245,7 +210,7 @@ class DeploymentView(Shape):
     min_prefix_match: float
     """see the request"""
     loaded: int
-    """replicas that are loaded"""
+    """replicas that get calls: loaded, on nodes that answer"""
     starting: int
     """replicas that are placed or being loaded"""
     ending: int
@@ -317,81 +282,3 @@ class PlacementView(Shape):
     """every node, the chosen one first"""
     actions: list[str]
     """what the scheduler would do now, as sentences"""
-
-
-class DrainPreview(Shape):
-    """`GET /api/v1/nodes/{node}/drain-preview`: which replicas would move, and where to."""
-
-    moves: list["PlannedMove"]
-    """one for each replica of the node"""
-
-
-class PlannedMove(Shape):
-    model: str
-    """name of the model"""
-    index: int
-    """number of the replica"""
-    to: str | None
-    """name of the node that would take it; null: none, so it keeps serving"""
-    detail: str
-    """why"""
-
-
-class LoadStatus(Shape):
-    """A model that is being loaded; LocalAI's keys."""
-
-    model: str
-    """name of the model"""
-    state: str
-    """pending, installing, staging or loading"""
-    node: str
-    """name of the node"""
-    progress: float
-    """percent"""
-    bytes_sent: int = 0
-    """bytes of the files that are on the node"""
-    total_bytes: int = 0
-    """bytes of all files"""
-    file_index: int = 0
-    """number of the current file"""
-    total_files: int = 0
-    """number of files"""
-    eta_seconds: float | None = None
-    """remaining time, if it is known"""
-
-
-class AcquireBody(Shape):
-    """`POST /api/v1/deployments/{name}/acquire`: choose a replica for one call and count the call."""
-
-    model_config = example(holder="router-1")
-
-    holder: PlainName = Field(min_length=1, max_length=255)
-    """who holds the call: one name per process of the router"""
-    prefer: str = Field(default="", max_length=64)
-    """id of the replica to choose if it can be"""
-
-
-class ReleaseBody(Shape):
-    """`POST /api/v1/deployments/{name}/release`: the call has ended."""
-
-    model_config = example(holder="router-1", replica_id="0192f0c1-4a5b-7c3d-8e9f-0a1b2c3d4e5f")
-
-    holder: PlainName = Field(min_length=1, max_length=255)
-    """who held the call"""
-    replica_id: str = Field(min_length=1, max_length=64)
-    """the replica of the call"""
-
-
-class Released(Shape):
-    released: bool
-    """false: this holder had no call there; nothing was changed"""
-
-
-class HolderView(Shape):
-    holder: str
-    """name of the holder"""
-    known: bool
-    """false: it was silent for too long, and its calls no longer count"""
-
-
-DrainPreview.model_rebuild()

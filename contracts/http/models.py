@@ -28,11 +28,11 @@ class NodeModel(Shape):
     address: str = ""
     """as seen on the node: 127.0.0.1:<port>"""
     state: str = "loaded"
-    """every reported model is loaded; models that are being stopped are omitted"""
+    """loaded; draining if it gets no more calls. Models that are being stopped are omitted"""
     in_flight: int = 0
-    """unknown: calls go to the backends directly"""
+    """open calls, as gateways and routers count them; 0 for a process without a deployment"""
     last_used: datetime | None = None
-    """not known: calls go to the backends directly"""
+    """when a call last began or ended; null for a process without a deployment"""
     backend_type: str | None = None
     """name of the backend that runs it"""
     created_at: datetime

@@ -35,16 +35,6 @@ class ReplicaTable:
         self._database = database
         self._clock = clock
 
-    async def of_model(self, name: str) -> Sequence[Replica]:
-        return await self._select(ReplicaRow.model_name == name)
-
-    async def of_node(self, node_id: str) -> Sequence[Replica]:
-        return await self._select(ReplicaRow.node_id == node_id)
-
-    async def with_operation(self, op_id: str) -> Replica | None:
-        found = await self._select(ReplicaRow.op_id == op_id)
-        return found[0] if found else None
-
     # steps of the scheduler ------------------------------------------------------------------------------------
 
     async def loading(self, replica: Replica) -> bool:
@@ -167,13 +157,6 @@ class ReplicaTable:
         first = insert(LoadFailureRow).values(model_name=row.model_name, node_id=row.node_id, **values)
         key = [LoadFailureRow.model_name, LoadFailureRow.node_id]
         await session.execute(first.on_conflict_do_update(index_elements=key, set_=values))
-
-    async def _select(self, condition: ColumnElement[bool]) -> Sequence[Replica]:
-        order = (ReplicaRow.model_name, ReplicaRow.node_id, ReplicaRow.replica_index)
-        async with self._database.reading() as session:
-            return [
-                replica_of(row) for row in await session.scalars(select(ReplicaRow).where(condition).order_by(*order))
-            ]
 
     async def _delete(self, *conditions: ColumnElement[bool]) -> bool:
         gone = delete(ReplicaRow).where(*conditions).returning(ReplicaRow.id)

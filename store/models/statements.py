@@ -98,7 +98,7 @@ def memory_free() -> ColumnElement[Decimal]:
     return case((has_gpu, sizes["available_vram"]), else_=sizes["available_ram"])
 
 
-def replica_of(row: ReplicaRow) -> Replica:
+def replica_of(row: ReplicaRow, *, is_reachable: bool = True) -> Replica:
     return Replica(
         id=row.id,
         node_id=row.node_id,
@@ -116,4 +116,5 @@ def replica_of(row: ReplicaRow) -> Replica:
         boot_id=row.boot_id,
         created_at=row.created_at,
         changed_at=row.changed_at,
+        is_reachable=is_reachable,
     )

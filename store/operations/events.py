@@ -13,6 +13,8 @@ from nodesmith.store.entities import state_change_of
 from nodesmith.store.tables.core import OperationEventRow, OperationRow
 
 CHANNEL = "operation_events"
+ROUTES = "routes"
+"""the replicas of a model changed, or with an empty payload those of several"""
 TICK_S = 5.0
 NEWEST_EVENT = select(func.max(OperationEventRow.id))
 """ids follow the order of commits: every event that this snapshot does not show has a higher id"""
@@ -70,18 +72,22 @@ class EventFeed:
         async with self._database.snapshot() as session:
             return await session.scalar(NEWEST_EVENT) or 0, set(await session.scalars(members))
 
-    async def wakeups(self) -> AsyncGenerator[None]:
-        """Yield when there may be new events: at once, on NOTIFY, after a reconnect, and every few seconds."""
+    async def wakeups(self) -> AsyncGenerator[frozenset[str]]:
+        """Yield when there may be new events: at once, on NOTIFY, after a reconnect, and every few seconds.
+
+        The value names the models whose replicas or rules changed; an empty name stands for any.
+        """
         while True:
             try:
                 async with await self._listen() as connection:
+                    changed: frozenset[str] = frozenset()
                     while True:
-                        yield
-                        async for _ in connection.notifies(timeout=self._tick_s, stop_after=1):
-                            pass
+                        yield changed
+                        told = [each async for each in connection.notifies(timeout=self._tick_s, stop_after=1)]
+                        changed = frozenset(each.payload for each in told if each.channel == ROUTES)
             except psycopg.OperationalError as error:
                 log.warning("event_feed.listen_lost", error=str(error).strip())
-                yield
+                yield frozenset({""})
                 await asyncio.sleep(min(self._tick_s, 1.0))
 
     async def _listen(self) -> psycopg.AsyncConnection:
@@ -89,4 +95,5 @@ class EventFeed:
             self._database.conninfo, autocommit=True, connect_timeout=2, application_name="nodesmith-events"
         )
         await connection.execute(f"LISTEN {CHANNEL}")
+        await connection.execute(f"LISTEN {ROUTES}")
         return connection

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from nodesmith.api.stream import EventHub, Stream
 from nodesmith.bus.reports import NodeReports
 from nodesmith.contracts.nats.messages import Progress
+from nodesmith.domain.deployment import Rule
 from nodesmith.domain.operation import Phase, State
 from nodesmith.store.database import Database
 from nodesmith.store.operations.events import EventFeed
@@ -123,6 +124,15 @@ async def test_progress_ticks_have_no_event_number(api: Api) -> None:
     assert (tick.kind, tick.number) == ("progress", None)
     assert (tick.data["op_id"], tick.data["node_id"]) == ("op-progress", node["id"])
     assert (tick.data["phase"], tick.data["percentage"], tick.data["bytes_done"]) == ("downloading", 50, 5)
+
+
+async def test_changed_model_is_told_without_a_number_to_streams_about_everything(api: Api) -> None:
+    async with reading(api) as reader, reading(api, node_id="n1") as other:
+        await api.deps.deployments.table.set_rule("llama", Rule(min_replicas=1))
+        notice = await reader.next()
+        op_id = await happen(api, node_id="n1")
+        assert (await other.next()).data["op_id"] == op_id
+    assert (notice.kind, notice.number, notice.data) == ("model", None, {"model": "llama"})
 
 
 async def test_ticks_of_a_batch_reach_its_stream(api: Api) -> None:

@@ -52,6 +52,7 @@ SETTINGS = {
     "control_slots": 200,
     "node_slots": 2000,
     "fleet_tick": timedelta(seconds=15),
+    "model_tick": timedelta(seconds=30),
     "monitor_check": timedelta(seconds=15),
     "monitor_silence": timedelta(minutes=2),
     "history_kept": timedelta(days=90),

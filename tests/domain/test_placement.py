@@ -89,7 +89,7 @@ def test_memory_of_a_replica_counts_twice_until_a_reading_shows_it() -> None:
 
 
 def test_order_of_preference() -> None:
-    """A node without this model, with backend and files, idle, least loaded, most memory; every other one is named."""
+    """R44, R45, R59, R60, R61: without this model, with backend and files, idle, least loaded; the others are named."""
     other = a_model("other", gib=0)
     has_it, prepared, half, idle = (a_node(name, slots=2) for name in ("has-it", "prepared", "half", "idle"))
     loaded, busy = a_node("loaded"), a_node("busy")

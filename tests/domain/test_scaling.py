@@ -123,7 +123,7 @@ def test_router_that_waits_gets_the_first_replica() -> None:
 
 
 def test_replicas_on_unhealthy_nodes_do_not_count() -> None:
-    """H11: they are replaced; a node that is unreachable since a moment is given ten seconds."""
+    """H11, R67: they are replaced; a node that is unreachable since a moment is given ten seconds."""
     lost, spare, model = a_node("lost"), a_node("spare"), a_model()
     a_replica(lost, model)
     lost.status, lost.is_serving, lost.unreachable_since = NodeStatus.UNHEALTHY, False, NOW - timedelta(seconds=9)
@@ -233,7 +233,7 @@ def test_drained_replica_is_unloaded_when_its_last_call_ended() -> None:
 
 
 def test_unsatisfiable_after_three_ticks_for_five_minutes() -> None:
-    """R70, R71, 3.2: hysteresis; then placement is not tried until the time has passed or something changes."""
+    """R69, R70, R71: hysteresis; then placement is not tried until the time has passed or something changes."""
     nodes = [a_node("small", gib=1)]
     first = planned(nodes, a_model(gib=2)).unsatisfied[0]
     assert (first.ticks, first.until) == (1, None)

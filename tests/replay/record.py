@@ -9,13 +9,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio import activity
+from temporalio.client import Client, WorkflowContinuedAsNewError, WorkflowFailureError, WorkflowHandle
+from temporalio.worker import Worker
 
+from nodesmith.contracts.temporal import models
 from nodesmith.contracts.temporal.batches import batch_workflow_id
-from nodesmith.contracts.temporal.operations import Policy
+from nodesmith.contracts.temporal.operations import FleetWatch, Policy
 from nodesmith.domain.identity import new_op_id
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.runtime.temporal import connect
+from nodesmith.workflows.model_scheduler import ModelScheduler
 from tests import servers
 from tests.replay.scenarios import (
     AT_ONCE,
@@ -24,6 +28,7 @@ from tests.replay.scenarios import (
     LONG_BATCHES,
     LONG_LIVES,
     MEMBERS,
+    MODEL_SCHEDULER_HISTORY,
     OF_A_MODEL,
     SCENARIOS,
     BatchPlay,
@@ -73,6 +78,23 @@ async def record_batch(client: Client, play: BatchPlay, changes: dict[str, int])
     return await written(client.get_workflow_handle(handle.id, run_id=run_id))
 
 
+async def record_scheduler(client: Client) -> str:
+    """The history of a run of the model scheduler, from its start until it continues as new."""
+
+    @activity.defn(name=models.WATCH_MODELS)
+    async def watch_models(watch: FleetWatch) -> None:
+        activity.heartbeat(watch.tick.total_seconds())
+
+    queue = f"record-{uuid.uuid4()}"
+    async with Worker(client, task_queue=queue, workflows=[ModelScheduler], activities=[watch_models]):
+        handle = await client.start_workflow(ModelScheduler.run, FleetWatch(), id=queue, task_queue=queue)
+        first = client.get_workflow_handle(queue, run_id=handle.result_run_id)
+        with suppress(WorkflowContinuedAsNewError):
+            await first.result(follow_runs=False)
+        await handle.terminate("recorded")
+    return await written(first)
+
+
 async def written(handle: WorkflowHandle[Any, Any]) -> str:
     history = (await handle.fetch_history()).to_json()
     return json.dumps(_without_this_machine(json.loads(history)), indent=1) + "\n"
@@ -101,6 +123,13 @@ async def main() -> None:
                 client = await connect(ControlSettings(temporal_address=running.server.address))
                 await record_missing(client, plays)
                 await record_missing_batches(client, batches)
+                await record_missing_scheduler(client)
+
+
+async def record_missing_scheduler(client: Client) -> None:
+    path = HISTORIES / f"{MODEL_SCHEDULER_HISTORY}.json"
+    if not path.exists():
+        path.write_text(await record_scheduler(client))
 
 
 async def record_missing(client: Client, plays: Collection[Play]) -> None:

@@ -395,3 +395,6 @@ BATCH_SCENARIOS: dict[BatchPlay, dict[str, int]] = {
 }
 LONG_BATCHES = frozenset({batch_continued_as_new, batch_went_on_in_a_later_run})
 """recorded on a server that suggests to continue as new early: of the first run, unless the play says otherwise"""
+
+MODEL_SCHEDULER_HISTORY = "model_scheduler_continued_as_new"
+"""a run of the model scheduler, which has one path"""

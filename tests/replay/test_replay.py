@@ -11,7 +11,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from nodesmith.contracts.temporal import operations as names
 from nodesmith.contracts.temporal.operations import OperationInput, OperationResult
 from nodesmith.workers.task_queues import WORKFLOWS
-from tests.replay.scenarios import BATCH_SCENARIOS, SCENARIOS
+from tests.replay.scenarios import BATCH_SCENARIOS, MODEL_SCHEDULER_HISTORY, SCENARIOS
 
 FOLDER = Path(__file__).parent / "histories"
 HISTORIES = sorted(FOLDER.glob("*.json"))
@@ -23,7 +23,7 @@ def history(path: Path) -> WorkflowHistory:
 
 def test_every_path_has_a_committed_history() -> None:
     played = {play.__name__ for play in (*SCENARIOS, *BATCH_SCENARIOS)}
-    assert played == {path.stem for path in HISTORIES}
+    assert {*played, MODEL_SCHEDULER_HISTORY} == {path.stem for path in HISTORIES}
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
@@ -51,7 +51,7 @@ async def test_a_deliberate_break_is_found() -> None:
         await replayer.replay_workflow(history(path))
 
 
-@pytest.mark.parametrize("name", ["continued_as_new", "batch_continued_as_new"])
+@pytest.mark.parametrize("name", ["continued_as_new", "batch_continued_as_new", MODEL_SCHEDULER_HISTORY])
 def test_a_committed_history_continues_as_new(name: str) -> None:
     last = history(FOLDER / f"{name}.json").events[-1]
     assert last.HasField("workflow_execution_continued_as_new_event_attributes")

@@ -101,7 +101,7 @@ class Control:
     async def states(self, name: str = "llama") -> dict[str, list[ReplicaState]]:
         """The states of a model's replicas, by node."""
         found: dict[str, list[ReplicaState]] = {}
-        for each in await self.stage.replicas.of_model(name):
+        for each in await self.stage.of_model(name):
             found.setdefault(each.node_id, []).append(each.state)
         return found
 
@@ -157,12 +157,12 @@ async def test_two_schedulers_at_once_do_no_harm(control: Control) -> None:
         await gpu_node(control.nodes)
     await control.stage.deploy(rule=Rule(min_replicas=3, max_replicas=6))
     await asyncio.gather(*(control.scheduler.tick() for _ in range(4)))
-    assert len(await control.stage.replicas.of_model("llama")) == 3
+    assert len(await control.stage.of_model("llama")) == 3
     await asyncio.gather(*(control.starter.once() for _ in range(3)))
     await control.finish()
     await control.stage.deployments.deploy((await control.model()).spec, Rule(min_replicas=1, max_replicas=1))
     await asyncio.gather(*(control.scheduler.tick() for _ in range(4)))
-    left = [each for each in await control.stage.replicas.of_model("llama") if each.state is LOADED]
+    left = [each for each in await control.stage.of_model("llama") if each.state is LOADED]
     assert len(left) == 1
 
 
@@ -171,7 +171,7 @@ async def test_placed_replica_is_started_after_a_crash(control: Control) -> None
     await gpu_node(control.nodes)
     await control.stage.deploy(rule=Rule(min_replicas=1))
     await control.scheduler.tick()
-    [placed] = await control.stage.replicas.of_model("llama")
+    [placed] = await control.stage.of_model("llama")
     control.loads.error = ServiceUnavailable("Temporal does not answer.")
     await control.starter.once()
     control.loads.error = None
@@ -216,7 +216,7 @@ async def test_drain_moves_the_replica_first(control: Control) -> None:
     await gpu_node(control.nodes)
     await control.stage.deploy(rule=Rule(min_replicas=1))
     await control.settle(2)
-    [old] = await control.stage.replicas.of_model("llama")
+    [old] = await control.stage.of_model("llama")
     await control.life.drain(old.node_id, now=NOON)
     await control.settle(3)
     assert await control.states() == {old.node_id: [LOADED]}, "nobody else can take it: it serves on"
@@ -238,17 +238,18 @@ async def test_calls_finish_on_the_old_revision(control: Control) -> None:
     assert call is not None
     await control.stage.deploy(arguments=("--new",), rule=Rule(min_replicas=1))
     await control.settle(4)
-    states = {each.revision: each.state for each in await control.stage.replicas.of_model("llama")}
+    states = {each.revision: each.state for each in await control.stage.of_model("llama")}
     assert states == {1: DRAINING, 2: LOADED}
     following = await holds.acquire("llama", "router")
     assert following is not None
     assert following.revision == 2
     assert await holds.release("router", call.id)
     await control.settle(2)
-    assert {each.revision for each in await control.stage.replicas.of_model("llama")} == {2}
+    assert {each.revision for each in await control.stage.of_model("llama")} == {2}
 
 
 async def test_removed_model_is_unloaded(control: Control) -> None:
+    """R36, H13: each replica once."""
     await gpu_node(control.nodes)
     await control.stage.deploy(rule=Rule(min_replicas=1))
     await control.settle(2)
@@ -299,6 +300,7 @@ async def test_unsatisfiable_model_says_what_is_missing_until_something_changes(
 
 
 async def test_scheduler_is_woken_by_changes(control: Control) -> None:
+    """R87, H36: and it learns whether what did not fit may fit now."""
     feed = PlacementFeed(control.stage.database, every_s=60, gather_s=0.05)
     async with asyncio.timeout(HANGS_S), aclosing(feed.wakeups()) as wakeups:
         assert await anext(wakeups), "at the start everything is tried"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import text, update
+from sqlalchemy import ColumnElement, select, text, update
 
 from nodesmith.domain.deployment import Deployment, LoadSpec, Rule
 from nodesmith.domain.node import Node
@@ -13,6 +13,7 @@ from nodesmith.store.database import Database
 from nodesmith.store.models.deployments import Deployments
 from nodesmith.store.models.placing import ReplicaPlacing
 from nodesmith.store.models.replicas import ReplicaTable
+from nodesmith.store.models.statements import replica_of
 from nodesmith.store.nodes.nodes import Nodes
 from nodesmith.store.tables.models import ReplicaRow
 from tests.store.clock import NOON
@@ -56,7 +57,19 @@ class Stage:
         if facts:
             async with self.database.session() as session:
                 await session.execute(update(ReplicaRow).where(ReplicaRow.id == placed.id).values(**facts))
-        return next(each for each in await self.replicas.of_node(node.id) if each.id == placed.id)
+        return next(each for each in await self.of_node(node.id) if each.id == placed.id)
+
+    async def of_model(self, name: str) -> list[Replica]:
+        return await self._select(ReplicaRow.model_name == name)
+
+    async def of_node(self, node_id: str) -> list[Replica]:
+        return await self._select(ReplicaRow.node_id == node_id)
+
+    async def _select(self, condition: ColumnElement[bool]) -> list[Replica]:
+        order = (ReplicaRow.model_name, ReplicaRow.node_id, ReplicaRow.replica_index)
+        async with self.database.reading() as session:
+            rows = await session.scalars(select(ReplicaRow).where(condition).order_by(*order))
+            return [replica_of(row) for row in rows]
 
     async def empty(self) -> None:
         """Delete everything of models."""

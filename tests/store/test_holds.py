@@ -54,7 +54,7 @@ async def be_silent(database: Database, holder: str) -> None:
 
 
 async def test_64_concurrent_acquires_spread_evenly(stage: Stage, nodes: Nodes, holds: Holds) -> None:
-    """R38: the choice among the replicas of a model is serialised, so idle replicas get one call each."""
+    """R38, R39, H12: the choice among the replicas of a model is serialised, so idle replicas get one call each."""
     model, node = await stage.deploy(), await gpu_node(nodes, gib=100, slots=64)
     for _ in range(64):
         await stage.load(model, node)
@@ -66,7 +66,7 @@ async def test_64_concurrent_acquires_spread_evenly(stage: Stage, nodes: Nodes, 
 async def test_acquire_takes_the_least_busy_then_least_recently_used_then_most_free(
     stage: Stage, nodes: Nodes, holds: Holds
 ) -> None:
-    """R38b, R46, R37."""
+    """R37, R38, R40, R46, R50."""
     model = await stage.deploy(memory=0)
     small, large = await gpu_node(nodes, gib=4), await gpu_node(nodes, gib=8)
     third = await gpu_node(nodes, gib=16)
@@ -81,7 +81,7 @@ async def test_acquire_takes_the_least_busy_then_least_recently_used_then_most_f
 
 
 async def test_acquire_skips_what_cannot_serve(stage: Stage, nodes: Nodes, holds: Holds, database: Database) -> None:
-    """R38c, R92: only loaded replicas on nodes that calls reach; a drained node serves until its replicas moved."""
+    """R38, R49, R92: only loaded replicas on nodes that calls reach; a drained node serves until its replicas moved."""
     node, replicas = await three_replicas(stage, nodes)
     assert await holds.acquire("other", "r") is None
     async with database.session() as session:

@@ -36,14 +36,14 @@ async def test_200_concurrent_placements_take_exactly_what_fits(stage: Stage, no
     models = [await stage.deploy(f"m{number}") for number in range(10)]
     node = await gpu_node(nodes, gib=20, slots=100)
     placed = await asyncio.gather(*(stage.place(models[number % 10], node) for number in range(200)))
-    rows = await stage.replicas.of_node(node.id)
+    rows = await stage.of_node(node.id)
     assert sum(each is not None for each in placed) == len(rows) == 20
     assert len({(row.model, row.index) for row in rows}) == 20
     assert sum(row.reserved for row in rows) == 20 * GIB
 
 
 async def test_slots_limit_placements_of_one_model(stage: Stage, nodes: Nodes) -> None:
-    """R42, R43, R94: a row in any state occupies a slot, and the lowest free index is taken first."""
+    """R3, R42, R43, R94: a row in any state occupies a slot, and the lowest free index is taken first."""
     model, node = await stage.deploy(memory=0), await gpu_node(nodes, slots=3)
     placed = await asyncio.gather(*(stage.place(model, node) for _ in range(10)))
     assert sorted(each.index for each in placed if each) == [0, 1, 2]
@@ -68,7 +68,7 @@ async def test_old_revision_is_not_placed(stage: Stage, nodes: Nodes) -> None:
 
 
 async def test_reserved_memory_counts_until_a_reading_shows_it(stage: Stage, nodes: Nodes, database: Database) -> None:
-    """H18, H38: reservations count against the budget always, against a reading until it includes them."""
+    """R19, H18, H38: reservations count against the budget always, against a reading until it includes them."""
     node = await gpu_node(nodes, gib=8, slots=20, vram_budget="6GiB")
     model = await stage.deploy(memory=2 * GIB)
     loaded = await stage.load(model, node)
@@ -102,7 +102,7 @@ async def test_8_concurrent_evictions_stop_exactly_at_the_minimum(stage: Stage, 
         *(stage.placing.evict([node.id for node in fleet], for_model="other") for _ in range(8))
     )
     assert {each.id for each in evicted if each} == {each.id for each in used[:3]}
-    states = [each.state for each in await stage.replicas.of_model("spare")]
+    states = [each.state for each in await stage.of_model("spare")]
     assert states.count(ReplicaState.LOADED) == 2
 
 
@@ -178,7 +178,7 @@ async def test_sql_and_pure_function_agree(
     need: int,
     labelled: bool,
 ) -> None:
-    """The placement in SQL accepts a node with an index if and only if the pure function does."""
+    """H19, R19: the placement in SQL accepts a node with an index if and only if the pure function does."""
     await stage.empty()
     node = await gpu_node(nodes, gib=100, slots=4, labels={"zone": "a"} if labelled else {})
     model = await stage.deploy(memory=need * GIB, rule=Rule(selector="zone=a", max_replicas=0))

@@ -24,7 +24,7 @@ async def test_a_reported_address_replaces_the_known_one(stage: Stage, nodes: No
         model="llama", index=0, revision=replica.revision, address="127.0.0.1:9", op_id=replica.op_id
     )
     await stage.replicas.reported(node.id, node.boot_id, replica.node_seq + 1, [moved])
-    (row,) = await stage.replicas.of_node(node.id)
+    (row,) = await stage.of_node(node.id)
     assert (row.id, row.state, row.address) == (replica.id, ReplicaState.LOADED, "127.0.0.1:9")
 
 
@@ -33,5 +33,5 @@ async def test_an_older_report_does_not_move_a_replica(stage: Stage, nodes: Node
     replica = await stage.load(model, node)
     old = ReportedReplica(model="llama", index=0, address="127.0.0.1:9", op_id=replica.op_id)
     await stage.replicas.reported(node.id, node.boot_id, replica.node_seq, [old])
-    (row,) = await stage.replicas.of_node(node.id)
+    (row,) = await stage.of_node(node.id)
     assert row.address == replica.address

@@ -44,13 +44,14 @@ async def state_of(stage: Stage, replica_id: str) -> ReplicaState | None:
 
 
 async def test_loaded_once(stage: Stage, nodes: Nodes) -> None:
+    """R31, R41: one row per replica, whose id stays; address and state are written once."""
     placed = await stage.place(await stage.deploy(), await gpu_node(nodes))
     assert placed is not None
     assert await stage.replicas.loading(placed)
     assert not await stage.replicas.loading(placed)
     assert await stage.replicas.loaded(placed.op_id, "here:1", 7)
     assert await stage.replicas.loaded(placed.op_id, "elsewhere:1", 8), "a repeated report is fine"
-    [loaded] = await stage.replicas.of_model("llama")
+    [loaded] = await stage.of_model("llama")
     assert (loaded.state, loaded.address, loaded.node_seq) == (ReplicaState.LOADED, "here:1", 7)
     assert not await stage.replicas.loaded("unknown", "here:1", 9), "no longer wanted"
     assert not await stage.replicas.failed(placed.op_id, "too late")
@@ -58,13 +59,13 @@ async def test_loaded_once(stage: Stage, nodes: Nodes) -> None:
 
 
 async def test_failed_load_frees_its_slot_and_its_node_rests(stage: Stage, nodes: Nodes, clock: SetClock) -> None:
-    """H17: the reservation goes with the row. The pair of model and node rests, longer each time."""
+    """H17, R21: the reservation goes with the row. The pair of model and node rests, longer each time."""
     model, node = await stage.deploy(), await gpu_node(nodes)
     for failures, rest in ((1, 30), (2, 60)):
         placed = await stage.place(model, node)
         assert placed is not None
         assert await stage.replicas.failed(placed.op_id, "it crashed")
-        assert await stage.replicas.of_model("llama") == []
+        assert await stage.of_model("llama") == []
         async with stage.database.session() as session:
             failure = await session.get(LoadFailureRow, ("llama", node.id))
         assert failure is not None
@@ -144,6 +145,7 @@ async def test_what_is_to_start(stage: Stage, nodes: Nodes) -> None:
 
 
 async def test_loaded_replica_that_a_newer_report_lacks_is_gone(stage: Stage, nodes: Nodes) -> None:
+    """R35: exactly that one; the others of the node stay."""
     model, node = await stage.deploy(), await gpu_node(nodes, slots=2, boot_id="b1")
     loaded, loading = await stage.load(model, node), await stage.place(model, node)
     await stage.replicas.reported(node.id, "another", 99, [])
@@ -178,14 +180,14 @@ async def test_report_heals_a_lost_outcome(stage: Stage, nodes: Nodes) -> None:
 
 
 async def test_replica_without_a_row_is_adopted(stage: Stage, nodes: Nodes) -> None:
-    """R4: a current one serves again, also after all rows vanished; any other is unloaded."""
+    """R4, R48: a current one serves again, also after all rows vanished; any other is unloaded."""
     await stage.deploy()
     node = await gpu_node(nodes, boot_id="b1")
     current = ReportedReplica(model="llama", index=0, revision=1, address="here:1", op_id="o1")
     unknown = ReportedReplica(model="gone", index=2, revision=9, address="here:2", op_id="o2")
     for _ in range(2):
         await stage.replicas.reported(node.id, "b1", 5, [current, unknown])
-    found = {each.model: each for each in await stage.replicas.of_node(node.id)}
+    found = {each.model: each for each in await stage.of_node(node.id)}
     assert {name: each.state for name, each in found.items()} == {
         "llama": ReplicaState.LOADED,
         "gone": ReplicaState.DRAINING,
@@ -197,6 +199,7 @@ async def test_replica_without_a_row_is_adopted(stage: Stage, nodes: Nodes) -> N
 
 
 async def test_changed_specification_is_a_new_revision(stage: Stage) -> None:
+    """R32, R33, R34: what to load is kept for the model, not for a replica; the last write counts."""
     first = await stage.deploy(arguments=("-a",))
     same = await stage.deploy(arguments=("-a",), rule=Rule(min_replicas=1, max_replicas=2))
     changed = await stage.deploy(arguments=("-b",))
@@ -218,7 +221,7 @@ async def test_expected_revision_refuses_the_second_of_two(stage: Stage) -> None
 
 
 async def test_rule_outlives_and_precedes_its_model(stage: Stage) -> None:
-    """R62-R66, R31-R34: a rule may exist without a model, and a model without a rule is loaded on demand."""
+    """R6, R62, R63, R64, R66: a rule may exist without a model, and a model without a rule is loaded on demand."""
     stored = await stage.deployments.set_rule("later", Rule(min_replicas=2, max_replicas=3, selector="zone=a"))
     assert await stage.deployments.find("later") is None
     assert await stage.deployments.rules() == [stored]
@@ -318,7 +321,7 @@ async def test_ordinary_heartbeat_notifies_nobody(nodes: Nodes, database: Databa
 
 
 async def test_routers_learn_of_every_change_after_its_commit(stage: Stage, nodes: Nodes, database: Database) -> None:
-    """R8, R10-R12, R88, H15: also of rows that go with their node, and never of a change that is rolled back."""
+    """R8, R10, R11, R12, R88, H15: also of rows that go with their node, and never of a change that is rolled back."""
     model, node = await stage.deploy(), await gpu_node(nodes)
     loaded = await stage.load(model, node)
     assert ("routes", "llama") in await notified(database, lambda: stage.replicas.drain(PlannedDrain(loaded, "test")))

@@ -1,4 +1,4 @@
-"""The fleet monitor continues on another worker when its own is lost."""
+"""The fleet monitor and the model scheduler continue on another worker when their own is lost."""
 
 import asyncio
 import uuid
@@ -8,10 +8,12 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from nodesmith.contracts.temporal import models
 from nodesmith.contracts.temporal import operations as names
 from nodesmith.contracts.temporal.operations import FleetWatch
 from nodesmith.workflows import policy
 from nodesmith.workflows.fleet_monitor import FleetMonitor
+from nodesmith.workflows.model_scheduler import ModelScheduler
 from tests.deadlines import HANGS_S
 
 GONE_ON = timedelta(seconds=30)
@@ -25,6 +27,9 @@ class Watches:
 
     @activity.defn(name=names.WATCH_FLEET)
     async def watch_fleet(self, watch: FleetWatch) -> None:
+        await self.watch(watch)
+
+    async def watch(self, watch: FleetWatch) -> None:
         attempt = activity.info().attempt
         self.begun.put_nowait(attempt)
         while attempt > 1:
@@ -38,6 +43,21 @@ async def test_another_worker_goes_on_when_one_falls_silent(client: Client) -> N
     watch = FleetWatch(heartbeat_timeout=timedelta(seconds=1))
     async with Worker(client, task_queue=queue, workflows=[FleetMonitor], activities=[watches.watch_fleet]):
         handle = await client.start_workflow(FleetMonitor.run, watch, id=queue, task_queue=queue)
+        assert [await asyncio.wait_for(watches.begun.get(), HANGS_S) for _ in range(2)] == [1, 2]
+        await handle.terminate("seen")
+
+
+class SchedulerWatches(Watches):
+    @activity.defn(name=models.WATCH_MODELS)
+    async def watch_models(self, watch: FleetWatch) -> None:
+        await self.watch(watch)
+
+
+async def test_another_worker_continues_the_model_scheduler(client: Client) -> None:
+    watches, queue = SchedulerWatches(), f"models-{uuid.uuid4()}"
+    watch = FleetWatch(heartbeat_timeout=timedelta(seconds=1))
+    async with Worker(client, task_queue=queue, workflows=[ModelScheduler], activities=[watches.watch_models]):
+        handle = await client.start_workflow(ModelScheduler.run, watch, id=queue, task_queue=queue)
         assert [await asyncio.wait_for(watches.begun.get(), HANGS_S) for _ in range(2)] == [1, 2]
         await handle.terminate("seen")
 

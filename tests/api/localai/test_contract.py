@@ -64,7 +64,14 @@ NODE = Body(
     keys("capability vram_budget vram_budget_bytes labels"),
     keys(
         "protocol approved_at drained_at leaving_at left_at unreachable_since rival_seen_at boot_id boot_at"
-        " agent_version trust_version open_operations confinement"
+        " agent_version trust_version open_operations confinement reserved_memory"
+    ),
+)
+RULE = Body(
+    keys("id model_name min_replicas max_replicas unsatisfiable_ticks created_at updated_at"),
+    keys(
+        "node_selector spread_all route_policy balance_abs_threshold balance_rel_threshold min_prefix_match"
+        " unsatisfiable_until"
     ),
 )
 MODEL = Body(
@@ -216,6 +223,10 @@ NODES = [
     Route("DELETE", "/api/nodes/{node}/max-replicas-per-model", 200, exact={"reset": True}),
     Route("PUT", "/api/nodes/{node}/vram-budget", 200, exact={"vram_budget": "80%"}, json={"value": "80%"}),
     Route("DELETE", "/api/nodes/{node}/vram-budget", 200, exact={"reset": True}),
+    Route("POST", "/api/nodes/scheduling", 200, one=RULE, json={"model_name": "echo", "min_replicas": 1}),
+    Route("GET", "/api/nodes/scheduling", 200, many=RULE),
+    Route("GET", "/api/nodes/scheduling/echo", 200, one=RULE),
+    Route("DELETE", "/api/nodes/scheduling/echo", 204),
     Route("POST", "/api/nodes/{node}/backends/install", 202, one=NODE_JOB, json=ECHO),
     Route("POST", "/api/nodes/{other}/backends/upgrade", 202, one=NODE_JOB, json=ECHO),
     Route("POST", "/api/nodes/{spare}/drain", 200, exact=message("node set to draining")),
@@ -257,8 +268,9 @@ ROUTES = [*SELF_SERVICE, *NODES, *BACKENDS, *OPERATIONS]
 WAITED_FOR = {
     ("POST", "/api/nodes/{}/backends/delete"),
     ("POST", "/api/backends/system/delete/{}"),
+    ("GET", "/api/models/{}/load-status"),
 }
-"""they answer after the removal: tested below"""
+"""they answer after the removal, or during a load: tested below and in test_scheduling.py"""
 NOT_LOCALAIS = {("GET", "/api/node/{}/sources")}
 """what our own agents ask on the same prefix"""
 
