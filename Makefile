@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 HOME_DIR ?= .nodesmith
 
-.PHONY: bench-gateway demo-models dist reference sbom bench-isolation attack breaks chaos kills help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-registry bench-liveness soak clean bench-signing
+.PHONY: bench-gateway demo-models dist reference sbom bench-isolation attack breaks chaos kills help setup run demo test quick lint types imports unit lock format histories bench bench-gallery bench-models bench-registry bench-liveness soak clean bench-signing
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -97,6 +97,9 @@ bench-signing: setup  ## what signing and verifying cost one operation
 
 bench-gallery: setup  ## what reading a gallery of 1,000 entries costs
 	$(BIN)/python -m benchmarks.gallery
+
+bench-models: setup  ## what one tick of the model scheduler costs over 1,000 nodes, and how often gateways can write their counts
+	$(BIN)/python -m benchmarks.models
 
 bench-registry: setup  ## what 5,000 nodes cost, as ratios to the bare queries of the same run
 	$(BIN)/python -m benchmarks.registry

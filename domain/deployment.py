@@ -23,6 +23,7 @@ MOST_ARGUMENTS = 500
 LONGEST_ARGUMENT = 4096
 LONGEST_ENVIRONMENT = 64 * 1024
 
+READY_PATH = "/health"
 READY_BASE = timedelta(minutes=5)
 READY_PER_GIB = timedelta(seconds=20)
 READY_CAP = timedelta(hours=6)
@@ -69,7 +70,7 @@ class LoadSpec:
     environment: tuple[tuple[str, str], ...] = ()
     memory: int = 0
     """bytes that a replica reserves; 0: unknown, no reservation"""
-    ready_path: str = "/health"
+    ready_path: str = READY_PATH
     ready_seconds: int = 0
     """how long a replica may take to get ready; 0: by the size of its files"""
 

@@ -6,6 +6,7 @@ one that has to move (its node is drained or no longer matches, or its revision 
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from nodesmith.domain.deployment import Deployment
 from nodesmith.domain.node import NodeStatus
@@ -50,6 +51,7 @@ _NEVER_TARGETS = (
     WhyNot.NOT_HEALTHY,
 )
 _FULL = (WhyNot.NO_SLOT, WhyNot.MEMORY)
+_parse_selector = lru_cache(1000)(parse_selector)
 
 
 def plan_tick(fleet: Fleet) -> Plan:
@@ -99,7 +101,7 @@ class _ModelPlan:
     def __init__(self, index: FleetIndex, deployment: Deployment, plan: Plan) -> None:
         self._index, self._fleet, self._now, self._plan = index, index.fleet, index.fleet.now, plan
         self._model, self._spec = deployment, deployment.spec
-        self._selector: Selector = parse_selector(deployment.selector)
+        self._selector: Selector = _parse_selector(deployment.selector)
         self._settled: list[Replica] = []
         self._moving: list[tuple[Replica, str]] = []
         """loaded, and why each has to move"""

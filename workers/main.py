@@ -1,6 +1,7 @@
 """The worker process: connects to the servers, builds the activities and runs both Temporal workers."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -155,6 +156,7 @@ async def _unless_stopped(starting: "asyncio.Future[T]", stop: asyncio.Event) ->
 
 
 def main() -> None:
+    gc.freeze()  # what was imported stays: a full collection does not look at it
     settings = ControlSettings()
     log_setup.configure(settings.log_level)
     process_exit.run(lambda stop: serve(settings, stop), loop_factory=uvloop.new_event_loop)

@@ -20,6 +20,10 @@ OCI = "oci"
 """the scheme of every registry reference, with or without a prefix"""
 
 
+OWN_ARTIFACTS = "/artifacts/"
+"""begins the uri of a file that the API itself serves"""
+
+
 class Tags(Protocol):
     """Resolves tags at registries; raises `RegistryDown` or a similar error when none of the uris gives a digest."""
 
@@ -56,11 +60,12 @@ class Intents:
         return self._by_uri(kind, request) if request.uri else self._by_name(kind, request, capability)
 
     def check_uri(self, uri: str) -> None:
-        """Raise unless the rules allow nodes to fetch a model's file from there."""
-        if _scheme(uri, self.rules.schemes) != OCI:
-            self.rules.sources.check(uri)
-        else:
+        """Raise unless nodes may fetch a model's file from there; the control plane is always allowed."""
+        if uri.startswith(OWN_ARTIFACTS):
+            return
+        if _scheme(uri, self.rules.schemes) == OCI:
             raise InvalidRequest("A file of a model cannot come from a registry.", field="files")
+        self.rules.sources.check(uri)
 
     async def pinned(self, builds: Mapping[str, Intent]) -> dict[str, Intent]:
         """Replace tags by digests and verify; each tag is resolved once, so all nodes and retries use one build."""

@@ -9,7 +9,7 @@ from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from nodesmith.domain.deployment import Deployment, LoadSpec, ModelFile, RoutePolicy, Rule, StoredRule
+from nodesmith.domain.deployment import READY_PATH, Deployment, LoadSpec, ModelFile, RoutePolicy, Rule, StoredRule
 from nodesmith.domain.model_errors import RevisionConflict
 from nodesmith.domain.tick import Unsatisfied
 from nodesmith.store.database import Database
@@ -28,7 +28,7 @@ class Deployments:
 
     async def list(self) -> Sequence[Deployment]:
         async with self._database.reading() as session:
-            return [deployment_of(*found) for found in await session.execute(select_deployments())]
+            return [deployment_of(found) for found in await session.execute(select_deployments())]
 
     async def find(self, name: str) -> Deployment | None:
         async with self._database.reading() as session:
@@ -123,25 +123,43 @@ class Deployments:
                 await session.execute(update(ModelRow).where(ModelRow.name.in_(names)).values(**values))
 
 
-def select_deployments() -> Select[ModelRow, ModelRuleRow | None]:
-    joined = select(ModelRow, ModelRuleRow).outerjoin(ModelRuleRow, ModelRuleRow.model_name == ModelRow.name)
-    return joined.order_by(ModelRow.name)
+_MODEL = (
+    *(ModelRow.name, ModelRow.revision, ModelRow.load, ModelRow.created_at, ModelRow.updated_at),
+    *(ModelRow.unsatisfiable_until, ModelRow.unsatisfiable_ticks, ModelRow.unsatisfiable_why),
+    *(ModelRow.wanted_at, ModelRow.last_busy_at, ModelRow.last_scaled_at, ModelRuleRow.updated_at),
+)
+_DEPLOYMENTS = (
+    select(*_MODEL, *(getattr(ModelRuleRow, key) for key in _RULE))
+    .outerjoin(ModelRuleRow, ModelRuleRow.model_name == ModelRow.name)
+    .order_by(ModelRow.name)
+)
+_POLICY = _RULE.index("policy")
 
 
-def deployment_of(row: ModelRow, rule: ModelRuleRow | None) -> Deployment:
-    """A model without a rule is loaded on demand, on any node."""
+def select_deployments() -> Select[Any]:
+    """Models and their rules as plain columns: the scheduler reads all of them at every tick."""
+    return _DEPLOYMENTS
+
+
+def deployment_of(row: Sequence[Any]) -> Deployment:
+    """A row of `select_deployments`. A model without a rule is loaded on demand, on any node."""
+    name, revision, load, created_at, updated_at, until, ticks, why, wanted_at, busy_at, scaled_at, ruled_at, *rule = (
+        row
+    )
+    if ruled_at is not None:
+        rule[_POLICY] = RoutePolicy(rule[_POLICY])
     return Deployment(
-        name=row.name,
-        spec=spec_of(row.name, row.revision, row.load),
-        **(_rule_values(rule) if rule else {}),
-        unsatisfiable_until=row.unsatisfiable_until,
-        unsatisfiable_ticks=row.unsatisfiable_ticks,
-        unsatisfiable_why=row.unsatisfiable_why,
-        wanted_at=row.wanted_at,
-        last_busy_at=row.last_busy_at,
-        last_scaled_at=row.last_scaled_at,
-        created_at=row.created_at,
-        updated_at=max(row.updated_at, rule.updated_at) if rule else row.updated_at,
+        name=name,
+        spec=spec_of(name, revision, load),
+        **(dict(zip(_RULE, rule, strict=True)) if ruled_at is not None else {}),
+        unsatisfiable_until=until,
+        unsatisfiable_ticks=ticks,
+        unsatisfiable_why=why,
+        wanted_at=wanted_at,
+        last_busy_at=busy_at,
+        last_scaled_at=scaled_at,
+        created_at=created_at,
+        updated_at=updated_at if ruled_at is None else max(updated_at, ruled_at),
     )
 
 
@@ -156,11 +174,17 @@ def load_of(spec: LoadSpec) -> dict[str, Any]:
 
 
 def spec_of(name: str, revision: int, load: Mapping[str, Any]) -> LoadSpec:
-    values = {key: value for key, value in load.items() if key in LoadSpec.__dataclass_fields__}
-    values["files"] = tuple(ModelFile(**file) for file in load.get("files", ()))
-    values["arguments"] = tuple(load.get("arguments", ()))
-    values["environment"] = tuple(sorted(load.get("environment", {}).items()))
-    return LoadSpec(model=name, revision=revision, **values)
+    return LoadSpec(
+        model=name,
+        revision=revision,
+        backend=load["backend"],
+        files=tuple(ModelFile(**file) for file in load.get("files", ())),
+        arguments=tuple(load.get("arguments", ())),
+        environment=tuple(sorted(load.get("environment", {}).items())),
+        memory=load.get("memory", 0),
+        ready_path=load.get("ready_path", READY_PATH),
+        ready_seconds=load.get("ready_seconds", 0),
+    )
 
 
 async def _write_spec(session: AsyncSession, spec: LoadSpec, revision: int) -> None:
@@ -179,14 +203,14 @@ async def _write_rule(session: AsyncSession, name: str, rule: Rule) -> None:
 
 
 async def _find(session: AsyncSession, name: str) -> Deployment | None:
-    wanted = select_deployments().where(ModelRow.name == name).execution_options(populate_existing=True)
+    wanted = select_deployments().where(ModelRow.name == name)
     found = (await session.execute(wanted)).first()
-    return deployment_of(*found) if found else None
+    return deployment_of(found) if found else None
 
 
 async def _find_one(session: AsyncSession, name: str) -> Deployment:
-    wanted = select_deployments().where(ModelRow.name == name).execution_options(populate_existing=True)
-    return deployment_of(*(await session.execute(wanted)).one())
+    wanted = select_deployments().where(ModelRow.name == name)
+    return deployment_of((await session.execute(wanted)).one())
 
 
 def _select_rules() -> Select[ModelRuleRow, datetime | None, int | None]:

@@ -26,7 +26,7 @@ class DeploymentReader:
 
     async def with_replicas(self) -> list[tuple[Deployment, list[Replica]]]:
         async with self._database.snapshot() as session:
-            found = [deployment_of(*row) for row in await session.execute(select_deployments())]
+            found = [deployment_of(row) for row in await session.execute(select_deployments())]
             replicas: dict[str, list[Replica]] = defaultdict(list)
             for row, is_reachable in await session.execute(self._select_replicas()):
                 replicas[row.model_name].append(replica_of(row, is_reachable=is_reachable))
@@ -40,7 +40,7 @@ class DeploymentReader:
                 return None
             found = await session.execute(self._select_replicas().where(ReplicaRow.model_name == name))
             replicas = [replica_of(each, is_reachable=is_reachable) for each, is_reachable in found]
-            return deployment_of(*row), replicas, await _names(session, replicas)
+            return deployment_of(row), replicas, await _names(session, replicas)
 
     async def loading(self, name: str) -> tuple[Operation, Deployment] | None:
         """The load of a model that is furthest on; None if none is open."""
@@ -57,7 +57,7 @@ class DeploymentReader:
             operation = await session.scalar(wanted)
             if row is None or operation is None:
                 return None
-            return operation_of(operation, self._clock()), deployment_of(*row)
+            return operation_of(operation, self._clock()), deployment_of(row)
 
     async def node_names(self, replicas: Sequence[Replica]) -> Mapping[str, str]:
         async with self._database.reading() as session:

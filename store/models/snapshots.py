@@ -6,8 +6,8 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Row, func, select
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import Row, case, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from nodesmith.domain.budget import parse as parse_budget
 from nodesmith.domain.deployment import Deployment
@@ -30,11 +30,16 @@ from nodesmith.store.tables.models import LoadFailureRow, ReplicaRow
 _parse_budget = lru_cache(1000)(parse_budget)
 
 
+_IS_SETTLED = ReplicaRow.state == ReplicaState.LOADED.value
 _COLUMNS = (
     *(ReplicaRow.id, ReplicaRow.node_id, ReplicaRow.model_name, ReplicaRow.replica_index, ReplicaRow.revision),
-    *(ReplicaRow.state, ReplicaRow.op_id, ReplicaRow.reserved, ReplicaRow.loaded_at, ReplicaRow.in_flight),
-    *(ReplicaRow.last_used, ReplicaRow.created_at, ReplicaRow.changed_at),
+    *(ReplicaRow.state, ReplicaRow.reserved, ReplicaRow.loaded_at, ReplicaRow.in_flight, ReplicaRow.last_used),
+    *(
+        case((_IS_SETTLED, None), else_=each)
+        for each in (ReplicaRow.op_id, ReplicaRow.created_at, ReplicaRow.changed_at)
+    ),
 )
+"""a plan does not look at the last three of a loaded replica"""
 _REPLICAS = select(*_COLUMNS)
 """plain columns: mapped objects of some thousand replicas would cost more than the plan"""
 _STATES = {state.value: state for state in ReplicaState}
@@ -50,40 +55,41 @@ class FleetSnapshots:
     async def read(self, *, capacity_changed: bool = False) -> Fleet:
         now = self._clock()
         async with self._database.snapshot() as session:
-            deployments = [deployment_of(*found) for found in await session.execute(select_deployments())]
-            replicas = [_replica(row) for row in await session.execute(_REPLICAS)]
-            nodes = await _nodes(session, now, deployments, replicas)
-            rests = await _rests(session, now)
+            plain = await session.connection()  # a session would look for mapped objects in every row
+            deployments = [deployment_of(found) for found in await plain.execute(select_deployments())]
+            replicas = [_replica(row) for row in await plain.execute(_REPLICAS)]
+            nodes = await _nodes(plain, now, deployments, replicas)
+            rests = await _rests(plain, now)
         return Fleet(now=now, nodes=nodes, deployments=deployments, rests=rests, capacity_changed=capacity_changed)
 
 
-def _replica(row: Row[Any]) -> Replica:
-    node_id, model, index, revision = row[1:5]
+def _replica(row: Any) -> Replica:
+    """A row of `_COLUMNS`."""
     return Replica(
         id=row[0],
-        node_id=node_id,
-        model=model,
-        index=index,
-        revision=revision,
+        node_id=row[1],
+        model=row[2],
+        index=row[3],
+        revision=row[4],
         state=_STATES[row[5]],
-        op_id=row[6],
-        reserved=row[7],
-        loaded_at=row[8],
-        in_flight=row[9],
-        last_used=row[10],
-        created_at=row[11],
-        changed_at=row[12],
+        reserved=row[6],
+        loaded_at=row[7],
+        in_flight=row[8],
+        last_used=row[9],
+        op_id=row[10] or "",
+        created_at=row[11] or row[7],
+        changed_at=row[12] or row[7],
     )
 
 
 async def _nodes(
-    session: AsyncSession, now: datetime, deployments: Sequence[Deployment], replicas: Sequence[Replica]
+    connection: AsyncConnection, now: datetime, deployments: Sequence[Deployment], replicas: Sequence[Replica]
 ) -> list[PlacementNode]:
     digests = {each.name: each.spec.digests for each in deployments}
     on_node: dict[str, list[Replica]] = defaultdict(list)
     for replica in replicas:
         on_node[replica.node_id].append(replica)
-    return [_node(row, on_node[row.id], digests) for row in await session.execute(_select_nodes(now))]
+    return [_node(row, on_node[row.id], digests) for row in await connection.execute(_select_nodes(now))]
 
 
 def _select_nodes(now: datetime) -> Any:
@@ -120,7 +126,7 @@ def _node(row: Row[Any], replicas: list[Replica], digests: dict[str, frozenset[s
         disk_total=resources.get("total_disk"),
         disk_available=resources.get("available_disk"),
         families=frozenset(row.families or ()),
-        digests=frozenset().union(*(digests.get(each.model, frozenset()) for each in replicas)),
+        digests=frozenset().union(*filter(None, (digests.get(each.model) for each in replicas))),
         replicas=replicas,
     )
 
@@ -137,9 +143,9 @@ def _memory(row: Row[Any]) -> NodeMemory:
     )
 
 
-async def _rests(session: AsyncSession, now: datetime) -> dict[str, dict[str, datetime]]:
+async def _rests(connection: AsyncConnection, now: datetime) -> dict[str, dict[str, datetime]]:
     found: dict[str, dict[str, datetime]] = defaultdict(dict)
     wanted = select(LoadFailureRow.model_name, LoadFailureRow.node_id, LoadFailureRow.rest_until)
-    for model, node_id, until in await session.execute(wanted.where(LoadFailureRow.rest_until > now)):
+    for model, node_id, until in await connection.execute(wanted.where(LoadFailureRow.rest_until > now)):
         found[model][node_id] = until
     return found

@@ -377,6 +377,7 @@ async def test_an_upgrade_waits_for_a_load_and_brings_it_along(
     await node.send(load(sources, arguments=["--model", "{file}", "--gate", str(gate)]))
     await until(lambda: list((node.home / "running").glob("*.pending")), within=LONG, pause=0.01)
     await node.send(upgrade(sources, UpgradePolicy.RESTART))
+    await until(lambda: node.assembly._loader._locks._locks["server"].waiting, within=LONG, pause=0.01)
     late = load(sources, "late", index=1)
     await node.send(late)
     await asyncio.sleep(0.3)

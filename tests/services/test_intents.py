@@ -9,7 +9,14 @@ from nodesmith.domain.kinds import Kind
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.index import read_index
 from nodesmith.gallery.tags import RegistryTags
-from nodesmith.services.operations.intents import NO_EFFECT, NO_EFFECT_ON_INSTALLED, Intents, UriRules, intent_of
+from nodesmith.services.operations.intents import (
+    NO_EFFECT,
+    NO_EFFECT_ON_INSTALLED,
+    OF_A_REPLICA,
+    Intents,
+    UriRules,
+    intent_of,
+)
 from nodesmith.services.requested_work import RequestedBackend
 from tests.gallery import wild
 from tests.services.conftest import artifact_check, no_access
@@ -66,6 +73,9 @@ CHANGES: dict[str, object] = {
     "upgrade_policy": UpgradePolicy.OVERLAP,
     "gallery": "other",
     "verified": "in another way",
+    "model": "other",
+    "replica_index": 1,
+    "revision": 2,
 }
 """another value for each field: a new field of `Intent` needs an entry, and so a decision, here"""
 
@@ -78,7 +88,15 @@ def test_every_intent_field_changes_the_digest_or_is_listed_as_without_effect() 
         for name, value in CHANGES.items()
         if intent_of(wanted.model_copy(update={name: value})) == intent_of(wanted)
     }
-    assert equal == NO_EFFECT == {"family", "mirrors", "size", "gallery", "verified"}
+    assert {"family", "mirrors", "size", "gallery", "verified"} == NO_EFFECT
+    assert {"model", "replica_index", "revision"} == OF_A_REPLICA
+    assert equal == NO_EFFECT | OF_A_REPLICA
+
+
+def test_a_load_of_another_replica_or_revision_is_another_intent() -> None:
+    wanted = Intent(kind=Kind.LOAD, backend="llama#0", family="echo", model="llama", revision=1)
+    others = [wanted.model_copy(update={name: CHANGES[name]}) for name in OF_A_REPLICA]
+    assert len({intent_of(each) for each in (wanted, *others)}) == 1 + len(OF_A_REPLICA)
 
 
 @pytest.mark.parametrize("kind", [Kind.REMOVE, Kind.ROLLBACK])

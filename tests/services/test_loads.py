@@ -240,6 +240,12 @@ async def test_a_file_from_a_forbidden_place_is_refused(loads: ModelLoads, join:
             await loads.start_load(replica, spec)
 
 
+async def test_a_file_of_the_control_plane_is_allowed(loads: ModelLoads, admission: Admission, join: Join) -> None:
+    replica = a_replica(await join())
+    await loads.start_load(replica, replace(SPEC, files=(replace(FILE, uri="/artifacts/model.gguf"),)))
+    assert await admission.orders.read(replica.op_id) is not None
+
+
 async def test_an_unload_does_not_pass_a_load_that_runs(
     loads: ModelLoads, inventory: InventoryTable, admission: Admission, join: Join
 ) -> None:

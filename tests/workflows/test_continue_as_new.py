@@ -32,6 +32,7 @@ DERIVED = {
     "_node": "holds the follower; a run continues as new only without one",
     "_waits": "holds the policy from the input, and the slot with its ids",
     "_cancellation": "holds ids and policy from the input",
+    "_backend": "holds an id from the input",
 }
 PARTS = {
     "_record": {
@@ -47,6 +48,7 @@ PARTS = {
     "_node": {"_request", "_policy", "_run", "_follower"},  # no follower when a run continues
     "_waits": {"_policy", "_run", "_record", "_slot"},
     "_waits._slot": {"_op_id", "_batch_id", "_run"},
+    "_backend": {"_after", "_run", "_record"},
     "_cancellation": {"_op_id", "_kind", "_policy", "_run", "_record", "_node"},
 }
 
