@@ -103,7 +103,7 @@ class Fleet:
         return placed.id
 
     async def in_flight(self) -> dict[str, int]:
-        return {each.id: each.in_flight for each in await self.stage.replicas.of_node(self.node.id)}
+        return {each.id: each.in_flight for each in await self.stage.of_node(self.node.id)}
 
 
 @pytest.fixture

@@ -174,9 +174,9 @@ async def test_newer_report_moves_a_loaded_replica_to_its_new_address(stage: Sta
     loaded = await stage.load(model, node)
     moved = ReportedReplica(model=model.name, index=loaded.index, address="10.0.0.9:2", op_id=loaded.op_id)
     await stage.replicas.reported(node.id, "b1", 1, [moved])
-    assert (await stage.replicas.of_node(node.id))[0].address == loaded.address, "an older report changes nothing"
+    assert (await stage.of_node(node.id))[0].address == loaded.address, "an older report changes nothing"
     await stage.replicas.reported(node.id, "b1", 2, [moved])
-    found = (await stage.replicas.of_node(node.id))[0]
+    found = (await stage.of_node(node.id))[0]
     assert (found.id, found.address, found.node_seq, found.state) == (loaded.id, "10.0.0.9:2", 2, loaded.state)
 
 

@@ -160,10 +160,10 @@ async def test_call_on_a_drained_replica_counts_until_it_ends(
     table.load(await routes.read())
     assert not table.models["llama"].replicas
     await feed.synchronise()
-    assert (await stage.replicas.of_node(node.id))[0].in_flight == 1
+    assert (await stage.of_node(node.id))[0].in_flight == 1
     table.release("llama", replica)
     await feed.synchronise()
-    assert (await stage.replicas.of_node(node.id))[0].in_flight == 0
+    assert (await stage.of_node(node.id))[0].in_flight == 0
 
 
 async def test_wanted_model_is_noted_for_the_scheduler(stage: Stage, routes: Routes) -> None:
