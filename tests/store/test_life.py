@@ -46,8 +46,9 @@ async def fill(database: Database, node_id: str) -> None:
             table = Base.metadata.tables[name]
             written = [column for column in table.columns if column.computed is None and column.identity is None]
             values = {column.name: _VALUES[type(column.type).__name__.upper()] for column in written}
-            checked = {"state": "loaded"} if "state" in values else {}
-            await session.execute(insert(table).values({**values, **checked, reference: node_id}))
+            own = {"state": "loaded", "id": f"of-{node_id}"}
+            named = {key: value for key, value in own.items() if key in values}
+            await session.execute(insert(table).values({**values, **named, reference: node_id}))
 
 
 async def count(database: Database, node_id: str) -> int:
