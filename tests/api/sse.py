@@ -26,8 +26,18 @@ class Reader:
         self._lines = lines
 
     async def next(self, within: float = HANGS_S) -> Event:
+        """The next event that is no notice about a model, which every change of a node causes."""
         async with asyncio.timeout(within):
-            return await self._next()
+            while (event := await self._next()).kind == "model":
+                pass
+            return event
+
+    async def notice(self, model: str) -> Event:
+        """The next notice about this model."""
+        async with asyncio.timeout(HANGS_S):
+            while (event := await self._next()).data != {"model": model}:
+                pass
+            return event
 
     async def take(self, count: int) -> list[Event]:
         return [await self.next() for _ in range(count)]

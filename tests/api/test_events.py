@@ -139,7 +139,7 @@ async def test_progress_that_another_node_sends_for_an_operation_is_not_shown(ap
 async def test_changed_model_is_told_without_a_number_to_streams_about_everything(api: Api) -> None:
     async with reading(api) as reader, reading(api, node_id="n1") as other:
         await api.deps.deployments.table.set_rule("llama", Rule(min_replicas=1))
-        notice = await reader.next()
+        notice = await reader.notice("llama")
         op_id = await happen(api, node_id="n1")
         assert (await other.next()).data["op_id"] == op_id
     assert (notice.kind, notice.number, notice.data) == ("model", None, {"model": "llama"})

@@ -19,7 +19,7 @@ from tests.store.test_nodes import a_node, registered
 from tests.store.transitions import a_request, transition
 
 HISTORY = {"operations", "operation_events", "audit", "batch_members"}
-_VALUES = {"TEXT": "x", "BIGINT": 1, "SMALLINT": 1, "DATETIME": NOON, "JSONB": {}, "BOOLEAN": False}
+_VALUES = {"TEXT": "x", "BIGINT": 1, "BIGINTEGER": 1, "SMALLINT": 1, "DATETIME": NOON, "JSONB": {}, "BOOLEAN": False}
 
 
 @pytest.fixture
@@ -46,7 +46,9 @@ async def fill(database: Database, node_id: str) -> None:
             table = Base.metadata.tables[name]
             written = [column for column in table.columns if column.computed is None and column.identity is None]
             values = {column.name: _VALUES[type(column.type).__name__.upper()] for column in written}
-            await session.execute(insert(table).values({**values, reference: node_id}))
+            own = {"state": "loaded", "id": f"of-{node_id}"}
+            named = {key: value for key, value in own.items() if key in values}
+            await session.execute(insert(table).values({**values, **named, reference: node_id}))
 
 
 async def count(database: Database, node_id: str) -> int:
