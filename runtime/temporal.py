@@ -34,6 +34,7 @@ from nodesmith.contracts.temporal.operations import (
     Run,
     SlotGranted,
 )
+from nodesmith.domain.addresses import without_query
 from nodesmith.domain.errors import AlreadyRunning
 from nodesmith.domain.operation import Phase, State
 from nodesmith.runtime import start_once
@@ -103,7 +104,7 @@ class TemporalRuns:
 
     async def start(self, request: OperationInput, *, intent: str) -> str:
         """Start the run once per op_id and return its id; raise `AlreadyRunning` when another run has the lock."""
-        asked = request.request.model_copy(update={"wanted": request.request.wanted.shown()})
+        asked = request.request.model_copy(update={"wanted": shown(request.request.wanted)})
         request = request.model_copy(update={"request": asked})
         start = Start(
             workflow=names.BACKEND_OPERATION,
@@ -156,8 +157,8 @@ class TemporalRuns:
 
     async def start_batch(self, batch: BatchInput) -> str:
         """Start the batch, or return the run that already has this batch id."""
-        builds = {name: build.shown() for name, build in batch.builds.items()}
-        batch = batch.model_copy(update={"wanted": batch.wanted.shown(), "builds": builds})
+        builds = {name: shown(build) for name, build in batch.builds.items()}
+        batch = batch.model_copy(update={"wanted": shown(batch.wanted), "builds": builds})
         start = Start(
             workflow=batches.BATCH,
             argument=batch,
@@ -260,6 +261,15 @@ def _result_of_failure(error: WorkflowFailureError) -> OperationResult | None:
         return OperationResult.model_validate(details[0]) if details else None
     except ValueError:
         return None
+
+
+def shown(wanted: Intent) -> Intent:
+    """Return the intent without the queries of its addresses: they may be secrets, and Temporal shows its histories.
+
+    Nodes and retries use the signed order, which has the addresses as given.
+    """
+    mirrors = tuple(map(without_query, wanted.mirrors))
+    return wanted.model_copy(update={"uri": without_query(wanted.uri), "mirrors": mirrors})
 
 
 def _title(wanted: Intent) -> str:

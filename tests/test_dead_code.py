@@ -8,8 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 LAYERS = ("domain", "gallery", "store", "bus", "services", "activities", "workflows", "control")
-PRODUCT = (*LAYERS, "contracts", "runtime", "workers", "api", "agent", "stack", "client", "cli")
-CALLED_BY_NAME = {"_missing_", "do_GET", "do_POST", "type_annotation_map", "upgrade", "downgrade"}
+PRODUCT = (*LAYERS, "contracts", "runtime", "workers", "api", "agent", "stack", "client", "cli", "gateway")
+CALLED_BY_NAME = {"_missing_", "do_GET", "do_POST", "log_message", "type_annotation_map", "upgrade", "downgrade"}
 """hooks of enum, http.server, SQLAlchemy and Alembic"""
 
 

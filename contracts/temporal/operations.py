@@ -1,14 +1,13 @@
 """Temporal names and payloads: queues, ids, search attributes, and one frozen type per call. Fields are only added."""
 
 from datetime import datetime, timedelta
-from typing import Annotated, Self
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from temporalio.common import SearchAttributeKey
 
 from nodesmith.contracts.durations import Duration
 from nodesmith.contracts.nats.messages import CancelMode, Installed, Outcome, UpgradePolicy
-from nodesmith.domain.addresses import without_query
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.node import Protocol
 from nodesmith.domain.operation import BACK_OFF_CAP, BACK_OFF_FIRST, Phase, Reason, State
@@ -113,14 +112,6 @@ class Intent(Payload):
     replica_index: int = 0
     revision: int = 0
     """of the model's deployment; what it says is only in the signed order, because it may have secrets"""
-
-    def shown(self) -> Self:
-        """The intent without the queries of its addresses, which may be secrets: everyone who sees Temporal sees it.
-
-        Nodes and retries use the signed order, which has the addresses as given.
-        """
-        mirrors = tuple(map(without_query, self.mirrors))
-        return self.model_copy(update={"uri": without_query(self.uri), "mirrors": mirrors})
 
 
 class Limits(Payload):

@@ -115,8 +115,7 @@ class BatchService:
             return begun
         chosen = [each for each in await self.batches.members(batch_id) if is_selected(each, batch.state, select)]
         targets, left_out = await self._retry_targets(before, chosen, select)
-        # The keys that a gallery trusts may have changed since the first time.
-        builds = await self.intents.verified(await self._ordered_builds(before, targets))
+        builds = await self._verified(await self._ordered_builds(before, targets))
 
         def again(new_id: str) -> BatchInput:
             scope = {"targets": tuple(target(node) for node in targets), "left_out": left_out, "requested_by": actor}
@@ -168,6 +167,10 @@ class BatchService:
                 batch=before.batch_id,
             )
         return {build_of(node): ordered[node.id] for node in targets}
+
+    async def _verified(self, builds: Mapping[str, Intent]) -> dict[str, Intent]:
+        """Check the builds again: the keys that a gallery trusts may have changed since the first time."""
+        return await self.intents.verified(builds)
 
     async def named_uri(self, batch_id: str) -> str:
         """The uri that the caller of a batch gave; empty if a gallery supplied it."""

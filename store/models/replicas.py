@@ -127,6 +127,10 @@ class ReplicaTable:
 
     async def reported(self, node_id: str, boot_id: str, number: int, replicas: ReportedReplicas) -> None:
         """Compare the rows of a node with its own list: missing ones are gone, unknown ones are adopted."""
+
+        def is_newer(row: ReplicaRow) -> bool:
+            return row.boot_id != boot_id or row.node_seq < number
+
         async with self._database.session() as session:
             await session.execute(LOCK)
             known = select(NodeRow.id).where(NodeRow.id == node_id, NodeRow.boot_id == boot_id)
@@ -144,8 +148,9 @@ class ReplicaTable:
                 elif row.op_id == each.op_id and row.state in _STARTING:
                     done = update(ReplicaRow).where(ReplicaRow.id == row.id, ReplicaRow.state.in_(_STARTING))
                     await session.execute(done.values(**_loaded_values(each.address, number)))
-                elif row.state in _ON_NODE and (row.boot_id != boot_id or row.node_seq < number):
-                    row.address = each.address  # it may have been started again, on another port
+                elif row.state in _ON_NODE and row.address != each.address and is_newer(row):
+                    # it was started again, on another port; an older report must not move it back
+                    row.address, row.boot_id, row.node_seq = each.address, boot_id, number
 
     async def _rest(self, session: AsyncSession, row: ReplicaRow, reason: str) -> None:
         failure = await session.get(LoadFailureRow, (row.model_name, row.node_id), with_for_update=True)

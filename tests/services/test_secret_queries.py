@@ -9,6 +9,7 @@ from nodesmith.contracts.temporal.batches import batch_workflow_id, member_op_id
 from nodesmith.contracts.temporal.operations import OperationRequest, Projection, operation_workflow_id
 from nodesmith.domain.kinds import Kind
 from nodesmith.domain.operation import Reason, State
+from nodesmith.runtime.temporal import shown
 from nodesmith.services.batches.batches import BatchService
 from nodesmith.services.operations.admission import Admission
 from nodesmith.services.requested_work import RequestedBackend, RequestedBatch
@@ -30,9 +31,9 @@ async def history(client: Client, workflow_id: str) -> bytes:
 
 async def fail(operations: OperationTable, request: OperationRequest) -> None:
     """The run writes its end with the request that it was started with."""
-    shown = request.model_copy(update={"wanted": request.wanted.shown()})
+    started = request.model_copy(update={"wanted": shown(request.wanted)})
     ended = {"state": State.FAILED, "reason": Reason.NO_DISK, "ended_at": now()}
-    await operations.record(Projection(request=shown, workflow_id="w", at=now(), seq=1, **ended))
+    await operations.record(Projection(request=started, workflow_id="w", at=now(), seq=1, **ended))
 
 
 async def uri_of(admission: Admission, op_id: str) -> str:

@@ -34,8 +34,8 @@ async def _take_over_whatever_comes(original: Any, self: Any, name: str, fresh: 
     await original(self, name, dataclasses.replace(fresh, proof=proof))
 
 
-async def _believe_the_first_time(_: Any, self: Any, before: Any, targets: Any) -> Any:
-    return before.builds
+async def _believe_the_first_time(_: Any, self: Any, builds: Any) -> Any:
+    return dict(builds)
 
 
 ARTIFACTS = (

@@ -34,8 +34,8 @@ def _judge_by_own_clock(original: Any, self: Any) -> int:
     return int(original(self))
 
 
-async def _accept_without_an_order(original: Any, self: Any, first: Any) -> None:
-    order = self._order(first.request, since=0)
+async def _accept_without_an_order(original: Any, self: Any, first: Any, load: Any = None) -> None:
+    order = self._order(first.request, since=0, load=load)
     await self.operations.insert_admitted(first, order, self.signer.sign(order))
 
 
