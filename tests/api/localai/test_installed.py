@@ -173,7 +173,8 @@ async def test_invalid_search_is_refused(api: Api, query: dict[str, Any]) -> Non
 async def test_where_a_backend_is_installed_and_where_it_could_be_newer(api: Api, settings: ControlSettings) -> None:
     node = await api.approved_node()
     await has(settings, node, name="echo", version="1", family="echo", digest="sha256:" + "0" * 64)
-    entries = {each["version"]: each for each in (await catalogue(api, gallery="builtin", term="echo"))["backends"]}
+    found = (await catalogue(api, gallery="builtin", term="echo"))["backends"]
+    entries = {each["version"]: each for each in found if each["name"] == "echo"}
     assert node["name"] in [each["node_name"] for each in entries["1"]["nodes"]]
     assert entries["1"]["installed"]
     assert node["name"] in entries["2"]["upgradable_on"]
@@ -206,7 +207,8 @@ async def test_catalogue_marks_backends_with_open_operations(api: Api) -> None:
     accepted = await api.http.post(f"/api/nodes/{node['id']}/backends/install", json={"backend": "echo"})
     op_id = accepted.json()["jobID"]
     page = await asked(api, "/api/backends?term=echo&gallery=builtin")
-    marked = {entry["version"]: (entry["processing"], entry["jobID"]) for entry in page["backends"]}
+    entries = [entry for entry in page["backends"] if entry["name"] == "echo"]
+    marked = {entry["version"]: (entry["processing"], entry["jobID"]) for entry in entries}
     assert (marked["1"], marked["2"]) == ((False, ""), (True, op_id))
     assert page["processingBackends"] == {"builtin@echo": op_id}
     assert page["taskTypes"] == {"builtin@echo": "Waiting"}
