@@ -12,6 +12,16 @@ R = TypeVar("R")
 _MAX_THREADS = 32
 
 
+async def run_to_end(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run `work` in a thread; a cancelled caller waits for it, so that no write comes after its clean-up."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
 class Threads:
     """Thread pool of the installer. The journal has its own, so that a tombstone never queues behind an unpack."""
 

@@ -17,6 +17,7 @@ from nodesmith.agent.run.health_check import health_route, is_healthy, is_ready
 from nodesmith.agent.run.logs import LogRing
 from nodesmith.agent.run.process_records import ProcessRecords
 from nodesmith.agent.run.tcp_ports import Ports
+from nodesmith.agent.threads import run_to_end
 from nodesmith.runtime.process_identity import boot_id
 
 log = structlog.stdlib.get_logger(__name__)
@@ -154,10 +155,10 @@ class ProcessKeeper:
             }
         )
         try:
-            await asyncio.to_thread(self._records.write_pending, self.record)
+            await run_to_end(self._records.write_pending, self.record)
             on_launched()
             await self._wait_until_healthy(process, port, ring)
-            await asyncio.to_thread(self._records.write, self.record)
+            await run_to_end(self._records.write, self.record)
         except BaseException:
             await self._end(0.0)
             self._records.forget_pending(record.key)

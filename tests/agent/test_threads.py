@@ -2,10 +2,12 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 import pytest
 
-from nodesmith.agent.threads import Threads
+from nodesmith.agent.threads import Threads, run_to_end
+from tests.deadlines import HANGS_S
 
 
 @pytest.fixture
@@ -50,3 +52,29 @@ async def test_results_and_errors_come_through(threads):
     assert await threads.run(threading.Event(), lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         await threads.run(threading.Event(), lambda: 1 / 0)
+
+
+async def test_cancelled_caller_waits_for_a_write_that_has_begun(tmp_path: Path) -> None:
+    """A record of a process that is written after the clean-up would start the process again later."""
+    begun, may_write, file = threading.Event(), threading.Event(), tmp_path / "record"
+
+    def write() -> None:
+        begun.set()
+        may_write.wait(HANGS_S)
+        file.write_text("running")
+
+    async def start() -> None:
+        try:
+            await run_to_end(write)
+        except asyncio.CancelledError:
+            file.unlink()  # the clean-up: there must be something to remove
+            raise
+
+    starting = asyncio.create_task(start())
+    await asyncio.to_thread(begun.wait, HANGS_S)
+    starting.cancel()
+    await asyncio.sleep(0)
+    may_write.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not file.exists()

@@ -38,6 +38,7 @@ READY = {
     "sign_in_url": LINK,
     "docs_url": "http://127.0.0.1:8080/docs",
     "temporal_ui_url": "http://127.0.0.1:8233",
+    "gateway_url": "http://127.0.0.1:8901",
     "public_url": "",
     "agents": [{"name": "agent-1", "status": "healthy"}],
     "logs": f"{HOME}/logs",

@@ -118,7 +118,8 @@ async def test_where_it_is_installed_and_where_it_could_be_newer(api: Api, inven
     node = await api.approved_node()
     have = [Installed(name="echo", version="1", family="echo", digest="sha256:" + "0" * 64)]
     await inventory.replace(node["id"], have, asked_at=datetime.now(UTC), boot_id="b")
-    entries = {each["version"]: each for each in (await listed(api, gallery="builtin", text="echo"))["items"]}
+    found = (await listed(api, gallery="builtin", text="echo"))["items"]
+    entries = {each["version"]: each for each in found if each["name"] == "echo"}
     assert [each["node_name"] for each in entries["1"]["nodes"]] == [node["name"]]
     assert (entries["1"]["installed"], entries["2"]["installed"]) == (True, False)
     assert entries["2"]["upgradable_on"] == [node["name"]]
@@ -132,7 +133,8 @@ async def test_catalogue_names_the_open_operation_of_a_backend(api: Api) -> None
     node = await api.approved_node()
     body = {"kind": "install", "node": node["id"], "backend": "echo"}
     op_id = (await api.http.post("/api/v1/operations", json=body)).json()["op_id"]
-    entries = {each["version"]: each for each in (await listed(api, gallery="builtin", text="echo"))["items"]}
+    found = (await listed(api, gallery="builtin", text="echo"))["items"]
+    entries = {each["version"]: each for each in found if each["name"] == "echo"}
     assert (entries["1"]["open_job"], entries["2"]["open_job"]) == ("", op_id)
     await api.http.post(f"/api/v1/operations/{op_id}/cancel", json={"force": True})
 
