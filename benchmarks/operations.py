@@ -108,7 +108,9 @@ class Ends:
         raise BenchmarkFailed("the event stream has ended")
 
     def _note(self, data: dict[str, Any]) -> None:
-        op_id, state = data["op_id"], data.get("state")
+        op_id, state = data.get("op_id"), data.get("state")
+        if op_id is None:
+            return  # a notice about a model
         if state is None:
             self.ticks.setdefault((op_id, data["bytes_done"]), time.perf_counter())
         elif state == State.RUNNING:
