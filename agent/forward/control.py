@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ class ForwarderAway(Exception):
 class ControlServer:
     """Carries orders out; each may be repeated."""
 
-    def __init__(self, forwarder: Forwarder) -> None:
+    def __init__(self, forwarder: Forwarder, reload: Callable[[], None] = lambda: None) -> None:
+        """`reload` reads the certificate again."""
         self._forwarder = forwarder
+        self._reload = reload
 
     async def listen(self, path: Path) -> asyncio.Server:
         """Listen in a folder that only the agent's user may enter."""
@@ -49,7 +52,9 @@ class ControlServer:
                 await asyncio.to_thread(routes.drain, key)
             case "remove":
                 await asyncio.to_thread(routes.remove, key)
-        return {"keys": routes.keys(), "open": dict(self._forwarder.open)}
+            case "reload":
+                await asyncio.to_thread(self._reload)
+        return {"pid": os.getpid(), "keys": routes.keys(), "open": dict(self._forwarder.open)}
 
 
 class ForwarderClient:
@@ -75,6 +80,13 @@ class ForwarderClient:
 
     async def keys(self) -> list[str]:
         return list((await self._ask({"op": "status"}))["keys"])
+
+    async def reload(self) -> None:
+        """Show the renewed certificate to new connections."""
+        await self._ask({"op": "reload"})
+
+    async def pid(self) -> int:
+        return int((await self._ask({"op": "status"}))["pid"])
 
     async def _ask(self, order: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
