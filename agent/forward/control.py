@@ -3,7 +3,8 @@
 import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from nodesmith.agent.forward.server import Forwarder
 
 SOCKET = "forward.sock"
 _LONGEST_LINE = 64 * 1024
+_LONGEST_PATH = 100
 _TIMEOUT_S = 5.0
 
 
@@ -29,7 +31,8 @@ class ControlServer:
     async def listen(self, path: Path) -> asyncio.Server:
         """Listen in a folder that only the agent's user may enter."""
         await asyncio.to_thread(path.unlink, missing_ok=True)
-        server = await asyncio.start_unix_server(self._serve, path, limit=_LONGEST_LINE)
+        with _short(path) as short:
+            server = await asyncio.start_unix_server(self._serve, short, limit=_LONGEST_LINE)
         await asyncio.to_thread(path.chmod, 0o600)
         return server
 
@@ -91,7 +94,8 @@ class ForwarderClient:
     async def _ask(self, order: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                reader, writer = await asyncio.open_unix_connection(self._path, limit=_LONGEST_LINE * 16)
+                with _short(self._path) as short:
+                    reader, writer = await asyncio.open_unix_connection(short, limit=_LONGEST_LINE * 16)
                 try:
                     writer.write(json.dumps(order).encode() + b"\n")
                     answer: Mapping[str, Any] = json.loads(await reader.readline())
@@ -100,3 +104,16 @@ class ForwarderClient:
         except (OSError, ValueError, TimeoutError) as error:
             raise ForwarderAway(f"The forwarder does not answer at {self._path}: {error}") from error
         return answer
+
+
+@contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """A short name of a socket: the system accepts about a hundred bytes, and a home may be deep."""
+    if len(os.fsencode(path)) <= _LONGEST_PATH:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

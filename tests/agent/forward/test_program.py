@@ -81,6 +81,13 @@ async def test_forwarder_without_a_record_is_killed_before_another_is_started(tr
             assert not lost.is_running() or lost.status() == psutil.STATUS_ZOMBIE
 
 
+async def test_home_may_be_deeper_than_the_name_of_a_socket_may_be_long(trust: Trust, tmp_path: Path) -> None:
+    async with program(trust, tmp_path / ("deep" * 25), free_port()) as started:
+        assert await started.ensure(NODE)
+        await started.client.put(KEY, "127.0.0.1:9")
+        assert await started.client.keys() == [KEY]
+
+
 async def test_renewed_certificate_is_shown_without_a_restart(trust: Trust, tmp_path: Path) -> None:
     async with program(trust, tmp_path, free_port()) as started:
         await started.ensure(NODE)
