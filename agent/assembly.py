@@ -19,6 +19,9 @@ from nodesmith.agent.fetch.host_access import ControlPlane, HostAccess
 from nodesmith.agent.fetch.images import Images, this_platform
 from nodesmith.agent.fetch.model_files import ModelFiles
 from nodesmith.agent.fetch.sources import Sources, Timeouts
+from nodesmith.agent.forward.certificate import NodeCertificate
+from nodesmith.agent.forward.forwarding import Forwarding
+from nodesmith.agent.forward.program import ForwarderRules
 from nodesmith.agent.memory import release_memory
 from nodesmith.agent.operations.family_locks import FamilyLocks
 from nodesmith.agent.operations.installer import Installer
@@ -70,8 +73,11 @@ class AgentAssembly:
         rules = _rules(settings, self._confinement, reserved_disk)
         self.supervisor = self._build_supervisor(settings, rules)
         grace = settings.stop_grace.total_seconds()
-        running, locks = RunningProcesses(self.supervisor, grace=grace), FamilyLocks()
-        self.replicas = ReplicaReporter(self.supervisor)
+        self.certificate = NodeCertificate(home / "forward") if settings.forwarder else None
+        self.forwarding = self._build_forwarding(settings, credentials)
+        running = RunningProcesses(self.supervisor, grace=grace, reachable=self.forwarding)
+        locks = FamilyLocks()
+        self.replicas = ReplicaReporter(self.supervisor, self.forwarding)
         self._files = self._build_files(settings, disk, space)
         self._loader = ReplicaSwitch(
             self._backends,
@@ -104,6 +110,8 @@ class AgentAssembly:
         await asyncio.to_thread(self._confine)
         outcomes = await self._recovery.run()
         await self.supervisor.adopt()
+        if self.forwarding is not None:
+            await self.forwarding.begin()
         await asyncio.to_thread(self._remove_leftovers)
         return outcomes
 
@@ -138,9 +146,13 @@ class AgentAssembly:
 
     async def stop_backends(self) -> None:
         await self.supervisor.stop(self.supervisor.everything(), self._grace)
+        if self.forwarding is not None:
+            await self.forwarding.stop()
 
     async def close(self) -> None:
-        """Close all components; the backends keep running unless `keep_backends` is off."""
+        """Close all components; backends and forwarder keep running unless `keep_backends` is off."""
+        if self.forwarding is not None:
+            self.forwarding.detach()
         if not self._keep_backends:
             await self.stop_backends()
         self.supervisor.detach()
@@ -157,6 +169,20 @@ class AgentAssembly:
             space=space,
             kept_s=settings.model_files_kept.total_seconds(),
         )
+
+    def _build_forwarding(self, settings: AgentSettings, credentials: NodeCredentials) -> Forwarding | None:
+        if self.certificate is None:
+            return None
+        rules = ForwarderRules(
+            home=settings.home,
+            control_plane=settings.url,
+            host=settings.forward_host,
+            listen=settings.forward_listen,
+            first_port=settings.forward_first_port,
+            last_port=settings.forward_last_port,
+            log_limit=settings.log_limit,
+        )
+        return Forwarding(rules, self.certificate, self.supervisor, lambda: credentials()[0])
 
     def _build_supervisor(self, settings: AgentSettings, rules: SupervisorRules) -> Supervisor:
         begin = zlib.crc32(str(settings.home.absolute()).encode())

@@ -40,6 +40,9 @@ log = structlog.stdlib.get_logger(__name__)
 LISTEN_HEARTBEATS = (1.2, 2.2)
 """range of heartbeat intervals to listen for another process before starting without the control plane"""
 
+_FORWARDING_S = 2.0
+"""how long a heartbeat waits until gateways reach the replicas that it reports"""
+
 
 class Agent:
     """One node; all persistent state is in its home folder."""
@@ -61,11 +64,21 @@ class Agent:
             request=self._registration,
             trust=self._trust,
             raise_floors=self._assembly.journal.raise_floors,
+            certificate=self._assembly.certificate,
+            on_certificate=self._wake_forwarding,
         )
         self._beats = 0
         self._news = asyncio.Event()
         """set when a replica gets ready or ends: the next heartbeat is sent at once"""
-        self._assembly.supervisor.on_change = self._news.set
+        self._assembly.supervisor.on_change = self._replicas_changed
+
+    def _replicas_changed(self) -> None:
+        self._wake_forwarding()
+        self._news.set()
+
+    def _wake_forwarding(self) -> None:
+        if self._assembly.forwarding is not None:
+            self._assembly.forwarding.wake()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop`. A removed node stays up idle, so that no service manager restarts it in a loop."""
@@ -237,6 +250,8 @@ class Agent:
     async def _heartbeat(self, node_id: str, operations: NodeOperations) -> Heartbeat:
         self._beats += 1
         measured = await asyncio.to_thread(resources, self._settings.home)
+        if self._assembly.forwarding is not None:
+            await self._assembly.forwarding.sync(within=_FORWARDING_S)
         number, replicas = self._assembly.replicas.next()
         return Heartbeat(
             node_id=node_id,

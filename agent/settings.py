@@ -84,6 +84,16 @@ class AgentSettings(BaseSettings):
     """first port for backends"""
     backend_last_port: int = Field(default=21999, gt=0, lt=65536)
     """last port for backends, inclusive"""
+    forwarder: bool = True
+    """gateways reach models through this node's forwarder, with TLS, if the control plane signs its certificate"""
+    forward_host: str = ""
+    """address at which gateways reach the forwarder; empty: the one from which this node reaches the control plane"""
+    forward_listen: str = ""
+    """address on which the forwarder listens, if it is another one"""
+    forward_first_port: int = Field(default=23000, gt=0, lt=65536)
+    """port of the forwarder; the next free one if another program has it"""
+    forward_last_port: int = Field(default=23099, gt=0, lt=65536)
+    """last port that it may take; the same as the first: no other"""
     health_timeout: Duration = timedelta(seconds=30)
     """a started backend that is not healthy after this time has failed"""
     stop_grace: Duration = timedelta(seconds=30)
@@ -117,6 +127,8 @@ class AgentSettings(BaseSettings):
     def _ports_in_order(self) -> Self:
         if self.backend_first_port > self.backend_last_port:
             raise ValueError("The range of backend ports is empty: BACKEND_FIRST_PORT is above BACKEND_LAST_PORT.")
+        if self.forward_first_port > self.forward_last_port:
+            raise ValueError("The range of forwarder ports is empty: FORWARD_FIRST_PORT is above FORWARD_LAST_PORT.")
         return self
 
     def expected_trust(self) -> str:

@@ -41,6 +41,8 @@ class RegisterRequest(Resources):
     agent_version: str = Field(default="", max_length=255)
     nats_key: str = Field(default="", max_length=64)
     """the public key of our own agent; it signs the node's reports, and its seed stays on the node"""
+    certificate_request: str = Field(default="", max_length=4096)
+    """in PEM, for the key of the node's forwarder; empty: the node wants no certificate"""
 
     @model_validator(mode="before")
     @classmethod
@@ -69,6 +71,10 @@ class RegisterResponse(Shape):
     """version of the newest trust list at /api/v1/trust"""
     newest_orders: dict[str, int] | None = None
     """family -> issue time of the newest order that ended on this node; an agent refuses older ones"""
+    certificate: str | None = None
+    """in PEM: what the node's forwarder shows to gateways; it is for this node's names only"""
+    certificate_ca: str | None = None
+    """in PEM: the CA of gateways and forwarders"""
 
 
 class LeaveBody(Shape):

@@ -14,6 +14,7 @@ from nodesmith.control.graph import ControlGraph
 from nodesmith.gallery.catalogue import Catalogue
 from nodesmith.gallery.signatures import PublishedSignatures
 from nodesmith.gallery.tags import RegistryTags
+from nodesmith.runtime.replica_certificates import ReplicaAuthority
 from nodesmith.runtime.settings import ControlSettings
 from nodesmith.runtime.tls_trust import fingerprint
 from nodesmith.services.access.callers import Access, KnownCredentials
@@ -200,7 +201,13 @@ class ApiGraph(ControlGraph):
             clock=self.clock,
             trusted=self.secrets.keyring,
             orders=self.order_table,
+            certificates=self.replica_authority,
         )
+
+    @cached_property
+    def replica_authority(self) -> ReplicaAuthority | None:
+        ca, key = self.settings.gateway_ca_file, self.settings.gateway_ca_key_file
+        return ReplicaAuthority.load(ca, key) if ca and key else None
 
     @cached_property
     def revocation(self) -> Revocation:

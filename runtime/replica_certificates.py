@@ -30,6 +30,11 @@ class ReplicaAuthority:
             raise TypeError(f"{key_file} does not hold an elliptic-curve key.")
         return cls(x509.load_pem_x509_certificate(ca_file.read_bytes()), key)
 
+    @property
+    def ca(self) -> str:
+        """The certificate of the CA, in PEM."""
+        return pem(self.certificate)
+
     def sign_node(self, request: str, node_id: str) -> str:
         """Sign a node's key. The names are ours, whatever the request says."""
         names: list[x509.GeneralName] = [x509.DNSName(node_name(node_id))]
@@ -45,8 +50,12 @@ def _key_of(request: str) -> ec.EllipticCurvePublicKey:
     try:
         parsed = x509.load_pem_x509_csr(request.encode())
     except ValueError as error:
-        raise InvalidRequest("request: is not a certificate request in PEM.", field="request") from error
+        raise _invalid("is not a certificate request in PEM") from error
     key = parsed.public_key()
     if not parsed.is_signature_valid or not isinstance(key, ec.EllipticCurvePublicKey):
-        raise InvalidRequest("request: must be signed with its own elliptic-curve key.", field="request")
+        raise _invalid("must be signed with its own elliptic-curve key")
     return key
+
+
+def _invalid(why: str) -> InvalidRequest:
+    return InvalidRequest(f"certificate_request: {why}.", field="certificate_request")

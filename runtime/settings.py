@@ -57,6 +57,10 @@ class ControlSettings(BaseSettings):
     """limit of open connections to one api process"""
     max_connections_per_address: int = Field(default=1000, gt=0)
     """limit of those from one address that is not a trusted proxy"""
+    gateway_ca_file: Path | None = None
+    """CA of gateways and forwarders: with its key, the API signs the certificates of nodes"""
+    gateway_ca_key_file: Path | None = None
+    """key of that CA, an elliptic-curve key; only the API needs it"""
     order_keys: Path | None = None
     """folder with the keys that sign orders to nodes; every API replica needs the same one, workers need none"""
     new_root: str = ""

@@ -63,9 +63,7 @@ class Certificates:
 
     def ensure(self, address: str) -> None:
         """Create missing files; replace a server certificate that is for another address or expires soon."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not (self.ca.exists() and self.ca_key.exists()):
-            self._make_ca()
+        self._ensure_ca()
         if not self._is_valid(self.server, self.server_key, _subject_names(address)):
             extensions = leaf_extensions(ExtendedKeyUsageOID.SERVER_AUTH, _subject_names(address))
             self._sign(self.server, self.server_key, common_name("Nodesmith"), extensions)
@@ -73,6 +71,11 @@ class Certificates:
     def ensure_mutual(self, address: str) -> None:
         """Do the same as `ensure`, and create the certificate that this home's clients present."""
         self.ensure(address)
+        self.ensure_client()
+
+    def ensure_client(self) -> None:
+        """Create the CA and the clients' certificate where they are missing, and no server's."""
+        self._ensure_ca()
         names: list[x509.GeneralName] = [x509.DNSName(self.client_name)]
         if not self._is_valid(self.client, self.client_key, names):
             self._sign(
@@ -81,6 +84,11 @@ class Certificates:
                 common_name(self.client_name),
                 leaf_extensions(ExtendedKeyUsageOID.CLIENT_AUTH, names),
             )
+
+    def _ensure_ca(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not (self.ca.exists() and self.ca_key.exists()):
+            self._make_ca()
 
     def _make_ca(self) -> None:
         key = ec.generate_private_key(ec.SECP256R1())

@@ -116,6 +116,10 @@ class Home:
         return self.folder / "temporal" / "tls"
 
     @property
+    def gateway_certificates(self) -> Path:
+        return self.folder / "gateway-tls"
+
+    @property
     def certificates(self) -> Path:
         return self.folder / "tls"
 

@@ -136,7 +136,8 @@ class Stack:
         return plan
 
     def _prepare_access(self, plan: StackPlan) -> None:
-        """Create the certificates for Temporal's clients and for --listen, and warn about automatic approval."""
+        """Create the certificates of Temporal's clients, the gateway and --listen; warn about automatic approval."""
+        plan.gateway_certificates.ensure_client()
         if plan.temporal_certificates is not None:  # api and worker read them while the server starts
             plan.temporal_certificates.ensure_mutual(LOOPBACK)
         if os.environ.get("NODESMITH_AUTO_APPROVE", "").lower() in _TRUE_VALUES:

@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodesmith.agent.disk.durable_files import write_durably
+from nodesmith.domain.forwarding import node_name
 from nodesmith.runtime.x509_parts import common_name, pem_of_key
 
 
@@ -21,12 +22,26 @@ class NodeCertificate:
 
     def needs_renewal(self, now: datetime | None = None) -> bool:
         """Whether a third of its life, or less, is left."""
-        try:
-            found = x509.load_pem_x509_certificate(self.cert_file.read_bytes())
-        except (OSError, ValueError):
-            return True
-        life = found.not_valid_after_utc - found.not_valid_before_utc
-        return found.not_valid_after_utc - (now or datetime.now(UTC)) < life / 3
+        due = self.renewal_due()
+        return due is None or due < (now or datetime.now(UTC))
+
+    def renewal_due(self) -> datetime | None:
+        """When a third of its life is left; None without a certificate."""
+        if (found := self._stored()) is None:
+            return None
+        return found.not_valid_after_utc - (found.not_valid_after_utc - found.not_valid_before_utc) / 3
+
+    def is_for(self, node_id: str) -> bool:
+        """Whether there is a certificate of that node, and it has not expired."""
+        found = self._stored()
+        if found is None or found.not_valid_after_utc < datetime.now(UTC):
+            return False
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return node_name(node_id) in names.get_values_for_type(x509.DNSName)
+
+    def changed_at(self) -> int:
+        """When the certificate was stored, in nanoseconds."""
+        return self.cert_file.stat().st_mtime_ns
 
     def request(self) -> str:
         """A request for the node's key, which is made if there is none."""
@@ -42,6 +57,16 @@ class NodeCertificate:
     def store(self, certificate: str, ca: str) -> None:
         write_durably(self.ca_file, ca.encode())
         write_durably(self.cert_file, certificate.encode())
+
+    def forget(self) -> None:
+        """Delete the certificate: the control plane no longer signs any."""
+        self.cert_file.unlink(missing_ok=True)
+
+    def _stored(self) -> x509.Certificate | None:
+        try:
+            return x509.load_pem_x509_certificate(self.cert_file.read_bytes())
+        except (OSError, ValueError):
+            return None
 
     def _key(self) -> ec.EllipticCurvePrivateKey:
         if self.key_file.exists():

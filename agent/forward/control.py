@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from nodesmith.agent.forward.server import Forwarder
 
 SOCKET = "forward.sock"
 _LONGEST_LINE = 64 * 1024
+_LONGEST_PATH = 100
 _TIMEOUT_S = 5.0
 
 
@@ -20,13 +23,16 @@ class ForwarderAway(Exception):
 class ControlServer:
     """Carries orders out; each may be repeated."""
 
-    def __init__(self, forwarder: Forwarder) -> None:
+    def __init__(self, forwarder: Forwarder, reload: Callable[[], None] = lambda: None) -> None:
+        """`reload` reads the certificate again."""
         self._forwarder = forwarder
+        self._reload = reload
 
     async def listen(self, path: Path) -> asyncio.Server:
         """Listen in a folder that only the agent's user may enter."""
         await asyncio.to_thread(path.unlink, missing_ok=True)
-        server = await asyncio.start_unix_server(self._serve, path, limit=_LONGEST_LINE)
+        with _short(path) as short:
+            server = await asyncio.start_unix_server(self._serve, short, limit=_LONGEST_LINE)
         await asyncio.to_thread(path.chmod, 0o600)
         return server
 
@@ -49,7 +55,9 @@ class ControlServer:
                 await asyncio.to_thread(routes.drain, key)
             case "remove":
                 await asyncio.to_thread(routes.remove, key)
-        return {"keys": routes.keys(), "open": dict(self._forwarder.open)}
+            case "reload":
+                await asyncio.to_thread(self._reload)
+        return {"pid": os.getpid(), "keys": routes.keys(), "open": dict(self._forwarder.open)}
 
 
 class ForwarderClient:
@@ -76,10 +84,18 @@ class ForwarderClient:
     async def keys(self) -> list[str]:
         return list((await self._ask({"op": "status"}))["keys"])
 
+    async def reload(self) -> None:
+        """Show the renewed certificate to new connections."""
+        await self._ask({"op": "reload"})
+
+    async def pid(self) -> int:
+        return int((await self._ask({"op": "status"}))["pid"])
+
     async def _ask(self, order: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                reader, writer = await asyncio.open_unix_connection(self._path, limit=_LONGEST_LINE * 16)
+                with _short(self._path) as short:
+                    reader, writer = await asyncio.open_unix_connection(short, limit=_LONGEST_LINE * 16)
                 try:
                     writer.write(json.dumps(order).encode() + b"\n")
                     answer: Mapping[str, Any] = json.loads(await reader.readline())
@@ -88,3 +104,16 @@ class ForwarderClient:
         except (OSError, ValueError, TimeoutError) as error:
             raise ForwarderAway(f"The forwarder does not answer at {self._path}: {error}") from error
         return answer
+
+
+@contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """A short name of a socket: the system accepts about a hundred bytes, and a home may be deep."""
+    if len(os.fsencode(path)) <= _LONGEST_PATH:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

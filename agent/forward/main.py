@@ -1,6 +1,7 @@
 """The forwarder's process: `python -m nodesmith.agent.forward.main`. It outlives the agent that started it."""
 
 import asyncio
+import ssl
 from pathlib import Path
 
 import structlog
@@ -29,7 +30,7 @@ class ForwarderSettings(BaseSettings):
     """routes and control socket"""
     host: str = "127.0.0.1"
     """address on which gateways reach this node"""
-    port: int = Field(default=8905, ge=0, lt=65536)
+    port: int = Field(default=23000, ge=0, lt=65536)
     cert_file: Path
     key_file: Path
     ca_file: Path
@@ -40,9 +41,10 @@ class ForwarderSettings(BaseSettings):
 async def serve(settings: ForwarderSettings, stop: asyncio.Event) -> int:
     """Forward until `stop`, then let open connections finish."""
     forwarder = Forwarder(ForwardRoutes(settings.folder / "routes.json", settings.node_id))
-    context = server_context(settings.cert_file, settings.key_file, settings.ca_file)
+    context = server_context()
+    load(context, settings)
     listening = await forwarder.listen(settings.host, settings.port, context)
-    control = await ControlServer(forwarder).listen(settings.folder / SOCKET)
+    control = await ControlServer(forwarder, lambda: load(context, settings)).listen(settings.folder / SOCKET)
     log.info("forward.listening", host=settings.host, port=listening.sockets[0].getsockname()[1])
     await stop.wait()
     listening.close()
@@ -51,6 +53,12 @@ async def serve(settings: ForwarderSettings, stop: asyncio.Event) -> int:
         await asyncio.sleep(_POLL_S)
     control.close()
     return 0
+
+
+def load(context: ssl.SSLContext, settings: ForwarderSettings) -> None:
+    """Read the certificate and the CA; also while connections are accepted, after a renewal."""
+    context.load_cert_chain(settings.cert_file, settings.key_file)
+    context.load_verify_locations(cafile=str(settings.ca_file))
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import ssl
 from collections import Counter
-from pathlib import Path
 from typing import Any, cast
 
 import structlog
@@ -19,12 +18,10 @@ MOST_CONNECTIONS = 10_000
 _HIGH_WATER = 256 * 1024
 
 
-def server_context(cert_file: Path, key_file: Path, ca_file: Path) -> ssl.SSLContext:
+def server_context() -> ssl.SSLContext:
     """Require a client certificate of the CA; the gateway's name in it is checked with each connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(cert_file, key_file)
-    context.load_verify_locations(cafile=str(ca_file))
     context.verify_mode = ssl.CERT_REQUIRED
     context.sni_callback = _remember_name
     return context

@@ -64,6 +64,15 @@ class Removed(NotRegistered):
         self.why = why
 
 
+class Certificate(Protocol):
+    """The certificate of this node's forwarder; blocking."""
+
+    def request(self) -> str: ...
+    def store(self, certificate: str, ca: str) -> None: ...
+    def forget(self) -> None: ...
+    def renewal_due(self) -> datetime | None: ...
+
+
 class IdentityStore(Protocol):
     def load(self) -> Identity | None: ...
     def save(self, identity: Identity) -> None: ...
@@ -124,8 +133,12 @@ class Registrar:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         trust: PinnedTrust | None = None,
         raise_floors: RaiseFloors | None = None,
+        certificate: Certificate | None = None,
+        on_certificate: Callable[[], None] = lambda: None,
     ) -> None:
         """`trust`: the keys whose orders this node accepts; None for a LocalAI worker, which verifies no orders."""
+        self._certificate = certificate
+        self._on_certificate = on_certificate
         self._trust = trust
         self._raise_floors = raise_floors
         self._http = http
@@ -224,6 +237,7 @@ class Registrar:
         known = self.identity or Identity(node_id=response.id, api_token="", issued_at=_now())
         self.identity, self._seed = known.updated_from(response, _now(), seed), seed
         self._store.save(self.identity)
+        await self._keep_certificate(response)
         return self.identity
 
     async def _register(self, seed: str, *, bearer: str) -> RegisterResponse:
@@ -231,6 +245,9 @@ class Registrar:
         request = self._request()
         if request.protocol is Wire.NODESMITH:
             request = request.model_copy(update={"nats_key": KeyPair.from_seed(seed).public})
+        if self._certificate is not None:
+            wanted = await asyncio.to_thread(self._certificate.request)
+            request = request.model_copy(update={"certificate_request": wanted})
         return await register(self._http, request, bearer=bearer, trust=self._trust)
 
     async def _ensure_trusted(self) -> None:
@@ -251,6 +268,20 @@ class Registrar:
                 log.warning("trust.refresh_failed", error=str(error))
         if self._raise_floors is not None and response.newest_orders:
             await self._raise_floors(response.newest_orders)
+
+    async def _keep_certificate(self, response: RegisterResponse) -> None:
+        """Store the certificate; delete the old one if the control plane admits this node and signs no more."""
+        if self._certificate is None or response.nats_jwt is None:
+            return
+        if response.certificate and response.certificate_ca:
+            await asyncio.to_thread(self._certificate.store, response.certificate, response.certificate_ca)
+        else:
+            await asyncio.to_thread(self._certificate.forget)
+        self._on_certificate()
+
+    def _renewal_due(self, identity: Identity) -> datetime:
+        due = self._certificate.renewal_due() if self._certificate is not None else None
+        return min(identity.renewal_due(), due) if due is not None else identity.renewal_due()
 
     async def deregister(self, boot_id: str) -> None:
         """Tell the control plane that this node leaves; without it, missing heartbeats have the same effect."""
@@ -291,7 +322,7 @@ class Registrar:
     async def _wait_until_renewal(self, identity: Identity, bus: Bus) -> None:
         """Wait for the renewal time or a refusal; a fresh credential that is refused is not replaced immediately."""
         refusable_in = max((identity.issued_at - _now()).total_seconds() + MAX_WAIT_S, 0.0)
-        due_in = max((identity.renewal_due() - _now()).total_seconds(), 1.0)
+        due_in = max((self._renewal_due(identity) - _now()).total_seconds(), 1.0)
         try:
             async with asyncio.timeout(due_in):
                 await bus.refused.wait()

@@ -14,7 +14,7 @@ from nodesmith.agent.operations.family_locks import FamilyLocks
 from nodesmith.agent.operations.job import Done, Job
 from nodesmith.agent.operations.plan_journal import Plans, write_plan
 from nodesmith.agent.run.backend_process import ProcessRecord
-from nodesmith.agent.run.backend_processes import RunningProcesses, addresses_of
+from nodesmith.agent.run.backend_processes import RunningProcesses
 from nodesmith.agent.run.replica_reports import ReplicaReporter
 from nodesmith.agent.run.supervisor import DidNotStart, ProcessKeeper
 from nodesmith.agent.threads import Threads
@@ -88,8 +88,9 @@ class ReplicaSwitch:
         except DidNotStart as error:
             raise OperationFailed(Reason.DID_NOT_START, str(error)) from error
         try:
+            await self._running.publish()
             job.commit()
-            plan = plan.model_copy(update={"addresses": addresses_of([keeper])})
+            plan = plan.model_copy(update={"addresses": self._running.addresses_of([keeper])})
             await self._record_step(job, await self._record_step(job, plan, Step.START), Step.PROVEN)
         except (Exception, asyncio.CancelledError):
             await self._running.stop([keeper], grace=0.0)
@@ -175,7 +176,7 @@ class ReplicaSwitch:
         keepers: Iterable[ProcessKeeper] = (),
         stopped: Iterable[str] = (),
     ) -> Done:
-        addresses = addresses_of(list(keepers))
+        addresses = self._running.addresses_of(keepers)
         return Done(changed, installed, installed, addresses, list(stopped), report=self._reporter.last)
 
 

@@ -13,7 +13,7 @@ from nodesmith.agent.operations.family_locks import FamilyLocks
 from nodesmith.agent.operations.job import Done, Job
 from nodesmith.agent.operations.plan_journal import Plans, superseded, without_plan, write_plan
 from nodesmith.agent.run.backend_process import ProcessRecord
-from nodesmith.agent.run.backend_processes import RunningProcesses, addresses_of, wanted_after
+from nodesmith.agent.run.backend_processes import RunningProcesses, wanted_after
 from nodesmith.agent.run.supervisor import DidNotStart, ProcessKeeper
 from nodesmith.agent.threads import Threads
 from nodesmith.contracts.nats.messages import Command, Installed
@@ -100,14 +100,14 @@ class VersionSwitch:
         except DidNotStart as error:
             raise OperationFailed(Reason.DID_NOT_START, str(error)) from error
         stopped = [keeper.record.key for keeper in strays]
-        addresses = processes.serving | addresses_of(started)
+        addresses = processes.serving | self._running.addresses_of(started)
         return Done(bool(started or stopped), installed, installed, addresses, stopped)
 
     def _to_align(self, job: Job) -> "_ToAlign":
         live = self._backends.live(job.command.family)
         old = self._running.of(job.command.family)
         strays = [keeper for keeper in old if keeper.record.folder != live]
-        serving = addresses_of([keeper for keeper in old if keeper not in strays and keeper.is_alive])
+        serving = self._running.addresses_of([keeper for keeper in old if keeper not in strays and keeper.is_alive])
         wanted = [record for record in wanted_after(job.command, strays) if record.key not in serving]
         return _ToAlign(strays, wanted, serving)
 
@@ -189,7 +189,7 @@ class VersionSwitch:
         live = self._backends.live(plan.family)
         installed = await self._threads.run(work.job.halt, self._backends.installed, plan.family)
         work.started = await self._running.start(work.job, plan.wanted, live, installed, old=work.old)
-        return plan.model_copy(update={"addresses": addresses_of(work.started)})
+        return plan.model_copy(update={"addresses": self._running.addresses_of(work.started)})
 
     async def _undo(self, work: _Work, error: Exception) -> Exception:
         """Revert to OLD and restart its processes; if the disk prevents that, the plan stays open."""

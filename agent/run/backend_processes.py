@@ -1,5 +1,6 @@
 """Starts, stops and restores the processes of a backend during a version change."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import structlog
@@ -7,6 +8,7 @@ import structlog
 from nodesmith.agent.operations.failures import OperationFailed
 from nodesmith.agent.operations.job import Job
 from nodesmith.agent.run.backend_process import ProcessRecord
+from nodesmith.agent.run.replica_addresses import DirectAddresses, ReplicaAddresses
 from nodesmith.agent.run.supervisor import DidNotStart, ProcessKeeper, Supervisor
 from nodesmith.contracts.nats.messages import Command, Installed
 from nodesmith.domain.operation import Phase, Reason
@@ -18,9 +20,10 @@ log = structlog.stdlib.get_logger(__name__)
 class RunningProcesses:
     """Processes of the supervisor, by backend; `grace` is the setting `stop_grace`."""
 
-    def __init__(self, supervisor: Supervisor, *, grace: float) -> None:
+    def __init__(self, supervisor: Supervisor, *, grace: float, reachable: ReplicaAddresses | None = None) -> None:
         self._supervisor = supervisor
         self._grace = grace
+        self._reachable = reachable or DirectAddresses()
 
     def of(self, family: str) -> list[ProcessKeeper]:
         return self._supervisor.of(family)
@@ -42,6 +45,7 @@ class RunningProcesses:
         try:
             for record in wanted:
                 started.append(await self._supervisor.start(_at(record, folder, installed)))
+                await self._reachable.sync()
                 await self._retire(record, old)
         except BaseException:
             await self._stop_started(started, old)
@@ -52,6 +56,14 @@ class RunningProcesses:
         """Start one replica and wait until it is ready."""
         job.gauge.move(Phase.STARTING)
         return await self._supervisor.start(record, lambda: job.gauge.move(Phase.LOADING))
+
+    async def publish(self) -> None:
+        """Make the replicas that are ready reachable at their addresses."""
+        await self._reachable.sync()
+
+    def addresses_of(self, keepers: Iterable[ProcessKeeper]) -> dict[str, str]:
+        """The addresses to report."""
+        return {keeper.record.key: self._reachable.address_of(keeper.record) for keeper in keepers}
 
     def records(self) -> list[ProcessRecord]:
         return [keeper.record for keeper in self._supervisor.everything()]
@@ -68,6 +80,9 @@ class RunningProcesses:
     async def stop(
         self, keepers: list[ProcessKeeper], *, grace: float | None = None, keep_record: bool = False
     ) -> None:
+        for keeper in keepers:
+            if self._supervisor.get(keeper.record.key) is keeper:
+                await self._reachable.drain(keeper.record.key)
         survivors = await self._supervisor.stop(
             keepers, self._grace if grace is None else grace, keep_record=keep_record
         )
@@ -110,10 +125,6 @@ def wanted_after(command: Command, running: list[ProcessKeeper]) -> list[Process
         )
         wanted.setdefault(key, record)
     return list(wanted.values())
-
-
-def addresses_of(keepers: list[ProcessKeeper]) -> dict[str, str]:
-    return {keeper.record.key: keeper.record.address for keeper in keepers}
 
 
 def _at(record: ProcessRecord, folder: Path, installed: Installed | None) -> ProcessRecord:

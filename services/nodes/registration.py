@@ -45,6 +45,14 @@ class Trusted(Protocol):
     def version(self) -> int: ...
 
 
+class ReplicaCertificates(Protocol):
+    """Signs the certificates that the forwarders of nodes show to gateways."""
+
+    @property
+    def ca(self) -> str: ...
+    def sign_node(self, request: str, node_id: str) -> str: ...
+
+
 class EndedOrders(Protocol):
     async def newest_ended(self, node_id: str) -> dict[str, int]: ...
 
@@ -84,6 +92,8 @@ class Registration:
     clock: Callable[[], datetime]
     trusted: Trusted
     orders: EndedOrders
+    certificates: ReplicaCertificates | None = None
+    """None: nodes get no certificates, and gateways reach backends without TLS"""
 
     async def register(self, request: RegisterRequest, *, bearer: str) -> RegisterResponse:
         """Register a new node, renew its credential, or record a new boot. Only an invite or the setting approves."""
@@ -116,7 +126,8 @@ class Registration:
             needs_approval = self.auto_approve and (known is None or known.approved_at is None)
             with suppress(NameTaken):
                 node = await (self._approved_by_setting(request.name, write) if needs_approval else write())
-                return await self._response(node, api_token=fresh)
+                response = await self._response(node, api_token=fresh)
+                return self._with_certificate(response, request.certificate_request)
         raise _name_taken(request.name)
 
     async def _refuse_too_many(self) -> None:
@@ -248,6 +259,13 @@ class Registration:
                 "expires_at": credential.expires_at,
             }
         )
+
+    def _with_certificate(self, response: RegisterResponse, request: str) -> RegisterResponse:
+        """Sign the node's request for its own names, if the node is admitted."""
+        if self.certificates is None or not request or response.nats_jwt is None:
+            return response
+        certificate = self.certificates.sign_node(request, response.id)
+        return response.model_copy(update={"certificate": certificate, "certificate_ca": self.certificates.ca})
 
     def _check(self, request: RegisterRequest) -> None:
         _check_facts(request)

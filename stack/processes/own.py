@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from nodesmith.domain.forwarding import GATEWAY_NAME
 from nodesmith.runtime.process_start import WAIT_FOR_START
 from nodesmith.stack.api import answers_ok
 from nodesmith.stack.certificates import CA_LIFETIME, Certificates
@@ -128,6 +129,11 @@ class StackPlan:
         return Certificates(self.home.certificates)
 
     @property
+    def gateway_certificates(self) -> Certificates:
+        """CA and certificate with which the gateway and the forwarders of nodes know each other."""
+        return Certificates(self.home.gateway_certificates, lifetime=CA_LIFETIME, client_name=GATEWAY_NAME)
+
+    @property
     def temporal_ui_url(self) -> str:
         """URL of the Web UI for users of this machine, behind the API's sign-in."""
         if self.external.temporal_address:
@@ -157,7 +163,12 @@ class StackPlan:
         return needed
 
     def api(self, is_ready: Callable[[], bool]) -> PythonProcess:
-        environment = {**self._control_plane_settings(), "NODESMITH_ORDER_KEYS": str(self.home.secret(ORDER_KEYS))}
+        environment = {
+            **self._control_plane_settings(),
+            "NODESMITH_ORDER_KEYS": str(self.home.secret(ORDER_KEYS)),
+            "NODESMITH_GATEWAY_CA_FILE": str(self.gateway_certificates.ca),
+            "NODESMITH_GATEWAY_CA_KEY_FILE": str(self.gateway_certificates.ca_key),
+        }
         return PythonProcess("api", "nodesmith.api.main", self.home.log("api"), environment, is_ready=is_ready)
 
     def worker(self) -> PythonProcess:
@@ -175,6 +186,9 @@ class StackPlan:
             **self._control_plane_settings(),
             "NODESMITH_GATEWAY_HOST": LOOPBACK,
             "NODESMITH_GATEWAY_PORT": str(self.ports.gateway),
+            "NODESMITH_GATEWAY_CA_FILE": str(self.gateway_certificates.ca),
+            "NODESMITH_GATEWAY_CERT_FILE": str(self.gateway_certificates.client),
+            "NODESMITH_GATEWAY_KEY_FILE": str(self.gateway_certificates.client_key),
         }
         log = self.home.log("gateway")
         return PythonProcess("gateway", "nodesmith.gateway.main", log, environment, is_ready=self._is_gateway_ready)

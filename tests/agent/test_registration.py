@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import httpx2
 import pytest
 
+from nodesmith.agent.forward.certificate import NodeCertificate
 from nodesmith.agent.link import registration
 from nodesmith.agent.link.node_identity import Identity, IdentityFile
 from nodesmith.agent.link.registration import CredentialRefused, NotRegistered, Registrar
@@ -13,6 +14,8 @@ from nodesmith.agent.machine import machine_id, resources
 from nodesmith.bus.nkeys import KeyPair
 from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.domain.node import Protocol
+from nodesmith.runtime.replica_certificates import LIFETIME, ReplicaAuthority
+from nodesmith.stack.certificates import Certificates
 from tests.agent.waiting import until
 from tests.agent.web import Web
 
@@ -157,3 +160,30 @@ async def test_a_node_that_is_not_known_any_more_makes_a_new_key(registrar, cont
     assert [each["nats_key"] for each in control_plane.registrations] == [
         KeyPair.from_seed(each.nats_user_seed).public for each in (first, second, third)
     ]
+
+
+async def test_certificate_comes_with_the_registration_and_goes_when_the_control_plane_signs_no_more(
+    http, tmp_path, control_plane: Web
+):
+    files = Certificates(tmp_path / "ca")
+    files.ensure_client()
+    control_plane.authority = ReplicaAuthority.load(files.ca, files.ca_key)
+    certificate, told = NodeCertificate(tmp_path / "forward"), []
+    request = RegisterRequest(name="agent-1", protocol=Protocol.NODESMITH, machine_id="m", boot_id="b")
+    registrar = Registrar(
+        http,
+        IdentityFile(tmp_path),
+        token=control_plane.registration_token,
+        request=lambda: request,
+        certificate=certificate,
+        on_certificate=lambda: told.append(True),
+    )
+    identity, _ = await registrar.admit()
+    assert certificate.is_for(identity.node_id)
+    assert "PRIVATE" not in str(control_plane.registrations), "the key stays on the node"
+    long_valid = identity.model_copy(update={"expires_at": datetime.now(UTC) + timedelta(days=365)})
+    assert registrar._renewal_due(long_valid) < datetime.now(UTC) + LIFETIME, "renewed before the certificate expires"
+    control_plane.authority = None
+    await registrar.register_once()
+    assert not certificate.is_for(identity.node_id)
+    assert told == [True, True]

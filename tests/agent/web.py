@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
+from nodesmith.runtime.replica_certificates import ReplicaAuthority
 from nodesmith.stack.certificates import Certificates
 from tests.orders import shared_keyring
 from tests.servers import IssuerForTests
@@ -102,6 +103,8 @@ class Web:
         self.lifetime = timedelta(hours=24)
         self.nats_url = ""
         self.issuer: IssuerForTests | None = None
+        self.authority: ReplicaAuthority | None = None
+        """signs the certificates of nodes"""
         self.url = ""
         self.access: dict[str, dict[str, str]] = {}
         """configured access per host"""
@@ -176,7 +179,14 @@ class Web:
             "nats_user_seed": credential.seed or None,
             "nats_url": self.nats_url,
             "expires_at": credential.expires_at.isoformat(),
+            **self._certificate(node),
         }
+
+    def _certificate(self, node: Registered) -> dict[str, str]:
+        request = node.body.get("certificate_request", "")
+        if self.authority is None or not request:
+            return {}
+        return {"certificate": self.authority.sign_node(request, node.id), "certificate_ca": self.authority.ca}
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -71,7 +71,7 @@ ADDRESSES_AND_SECRETS = {
     *("database_url", "database_password_file", "nats_url", "nats_public_url", "nats_account_seed_file"),
     *("nats_operator_seed_file", "nats_system_seed_file", "temporal_address", "temporal_namespace", "temporal_ui_url"),
     *("tls_cert_file", "tls_key_file", "ca_file", "public_url", "admin_token_file", "registration_token_file"),
-    *("gallery_folder", "sources_key_file", "order_keys"),
+    *("gallery_folder", "sources_key_file", "order_keys", "gateway_ca_file", "gateway_ca_key_file"),
     *("temporal_ca_file", "temporal_cert_file", "temporal_key_file"),
 }
 """what every installation has of its own"""

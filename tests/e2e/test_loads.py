@@ -213,11 +213,13 @@ async def test_a_deployment_is_loaded_follows_its_backend_and_is_unloaded(fleet:
     answer = await fleet.http.put(f"/api/v1/deployments/{model}", json=body)
     assert answer.status_code == 200, answer.text
     replica = await until_loaded(fleet, model)
-    assert (await info(replica["address"]))["content"] == WEIGHTS.content.decode()
+    backend_at = address_of(fleet, node, f"{model}#0")
+    assert (await info(backend_at))["content"] == WEIGHTS.content.decode()
     assert "s3cret" not in answer.text
     await installed(fleet, source, node, backend, "2", kind="upgrade", upgrade_policy="overlap")
-    moved = await until_loaded(fleet, model, other_than=replica["address"])
-    assert (await info(moved["address"]))["version"] == "2"
+    await until_version(fleet, node, f"{model}#0", "2")
+    assert address_of(fleet, node, f"{model}#0") != backend_at
+    assert (await until_loaded(fleet, model))["address"] == replica["address"], "gateways keep the address"
     assert (await fleet.http.delete(f"/api/v1/deployments/{model}")).status_code == 200
     async with asyncio.timeout(90):
         while f"{model}%230.json" in {path.name for path in running_on(fleet, node)}:  # noqa: ASYNC110 - on its disk
@@ -228,12 +230,12 @@ def running_on(fleet: Fleet, node: str) -> list[Path]:
     return list((fleet.machine.folder / "agents" / node / "running").glob("*.json"))
 
 
-async def until_loaded(fleet: Fleet, model: str, *, other_than: str = "") -> dict[str, Any]:
-    """The loaded replica of the model, at another address than that."""
+async def until_loaded(fleet: Fleet, model: str) -> dict[str, Any]:
+    """The loaded replica of the model."""
     async with asyncio.timeout(90):
         while True:
             detail = (await fleet.http.get(f"/api/v1/deployments/{model}")).json()
             for replica in detail.get("replicas", []):
-                if replica["state"] == "loaded" and replica["address"] != other_than:
+                if replica["state"] == "loaded":
                     return dict(replica)
             await asyncio.sleep(0.2)

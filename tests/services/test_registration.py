@@ -5,9 +5,13 @@ import base64
 import json
 import uuid
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from nodesmith.contracts.agent_api import RegisterRequest
 from nodesmith.contracts.nats.presence import Heartbeat, StopOrder, StopWhy
@@ -22,9 +26,13 @@ from nodesmith.domain.errors import (
     TooManyPending,
     UnknownNode,
 )
+from nodesmith.domain.forwarding import GATEWAY_NAME, node_name
 from nodesmith.domain.node import NodeStatus, Protocol
+from nodesmith.runtime.replica_certificates import ReplicaAuthority
+from nodesmith.runtime.x509_parts import common_name
 from nodesmith.services.nodes.lifecycle import Lifecycle
 from nodesmith.services.nodes.registration import CONNECT_TIMEOUT, Registration
+from nodesmith.stack.certificates import Certificates
 from nodesmith.store.access.audit import AuditTrail
 from nodesmith.store.database import Database
 from nodesmith.store.nodes.nats_credentials import NatsCredentials
@@ -45,6 +53,34 @@ async def test_new_node_waits_for_approval_without_nats_credential(registration:
     assert answer.status is NodeStatus.PENDING
     assert answer.api_token
     assert answer.nats_jwt is None
+
+
+async def test_certificate_is_for_the_names_of_the_admitted_node_only(
+    registration: Registration, tmp_path: Path
+) -> None:
+    """The request asks for the name of another node and of a gateway; a node that waits gets no certificate."""
+    files = Certificates(tmp_path / "ca")
+    files.ensure_client()
+    signing = replace(registration, certificates=ReplicaAuthority.load(files.ca, files.ca_key))
+    request = a_node(certificate_request=_greedy_request())
+    first = await signing.register(request, bearer=TOKEN)
+    assert (first.status, first.certificate) == (NodeStatus.PENDING, None)
+    await signing.approve(request.name)
+    renewed = await signing.register(request, bearer=first.api_token or "")
+    found = x509.load_pem_x509_certificate((renewed.certificate or "").encode())
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == [node_name(first.id)]
+    assert renewed.certificate_ca == files.ca.read_text()
+    unsigned = await registration.register(request, bearer=first.api_token or "")
+    assert (unsigned.certificate, unsigned.certificate_ca) == (None, None), "no CA: no certificate"
+
+
+def _greedy_request() -> str:
+    names = [x509.DNSName(GATEWAY_NAME), x509.DNSName(node_name("another"))]
+    request = x509.CertificateSigningRequestBuilder().subject_name(common_name(GATEWAY_NAME))
+    request = request.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    made = request.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
+    return made.public_bytes(serialization.Encoding.PEM).decode()
 
 
 async def test_approval_gives_a_credential_and_registering_again_renews_it(registration: Registration) -> None:

@@ -36,6 +36,10 @@ def _draining_is_ignored(original: Any, self: Any, name: str) -> Any:
     return type(route)(route.key, route.address) if route is not None else None
 
 
+async def _forget_the_forwarder(original: Any, self: Any) -> None:
+    """Adopt nothing."""
+
+
 GATEWAY = (
     Break(
         rules("gateway"),
@@ -116,5 +120,19 @@ GATEWAY = (
         "nodesmith.agent.forward.routes:ForwardRoutes.find",
         _draining_is_ignored,
         tests=("test_drained_replica_refuses_new_connections_and_finishes_the_open_ones",),
+    ),
+    Break(
+        rules("forwarder"),
+        "a node reports the address of the backend although a forwarder runs",
+        "nodesmith.agent.forward.forwarding:Forwarding.address_of",
+        lambda original, self, record: record.address,
+        tests=("test_replica_is_reached_through_the_forwarder_until_it_is_unloaded",),
+    ),
+    Break(
+        rules("forwarder"),
+        "a restarted agent forgets the forwarder that runs",
+        "nodesmith.agent.forward.program:ForwarderProgram.adopt",
+        _forget_the_forwarder,
+        tests=("test_next_agent_adopts_the_forwarder_and_starts_a_killed_one_on_the_same_port",),
     ),
 )
