@@ -159,6 +159,7 @@ async def test_models_survive_kills_and_follow_their_backend(
     fleet.kill(node)
     os.killpg(said["pid"], signal.SIGKILL)
     await until_version(fleet, node, f"{model}#0", "1", other_than=said["pid"])
+    await until_version(fleet, node, f"{model}#1", "1")
     await installed(fleet, source, node, backend, "2", kind="upgrade", upgrade_policy="overlap")
     for index in range(2):
         await until_version(fleet, node, f"{model}#{index}", "2")
